@@ -1,0 +1,1 @@
+"""Controller side only: experiments, plans, statistics, verdicts and reports."""

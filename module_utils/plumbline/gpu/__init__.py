@@ -1,0 +1,1 @@
+"""GPU facts and samples: parsers for nvidia-smi and friends."""

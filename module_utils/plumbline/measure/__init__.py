@@ -1,0 +1,1 @@
+"""Generating load against a server and turning what came back into figures."""

@@ -1,0 +1,1 @@
+"""NCCL profiles: validation, delivery, and the proof from NCCL's own log."""

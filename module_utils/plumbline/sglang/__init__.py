@@ -1,0 +1,1 @@
+"""SGLang's arguments, log lines, phases and failures."""

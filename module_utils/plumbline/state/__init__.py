@@ -1,0 +1,1 @@
+"""What a host is: items in groups, observed, digested and compared."""
