@@ -11,6 +11,9 @@ import jsonschema
 
 from ..errors import PlumblineError, nearest
 
+# Keywords whose value in the schema is by itself what is allowed.
+_SELF_EXPLAINING = ("enum", "const", "type", "pattern", "minimum", "maximum", "exclusiveMinimum", "minItems", "format")
+
 FOLDER = Path(__file__).parent / "schemas"
 
 
@@ -29,8 +32,9 @@ def _validator(name: str) -> jsonschema.protocols.Validator:
 
 
 def errors(name: str, document: Any, where: str) -> list[PlumblineError]:
-    """All violations of schema ``name``, each naming the key, what was found, what is allowed and, for a misspelt key, the nearest right one."""
-    return [_explain(e, where) for e in sorted(_validator(name).iter_errors(document), key=lambda e: list(map(str, e.absolute_path)))]
+    """All violations of schema ``name``, each naming the key, what was found and what is allowed there."""
+    found = _validator(name).iter_errors(document)
+    return [_explain(e, where) for e in sorted(found, key=lambda e: list(map(str, e.absolute_path)))]
 
 
 def validate(name: str, document: Any, where: str) -> None:
@@ -53,12 +57,11 @@ def _explain(error: jsonschema.ValidationError, where: str) -> PlumblineError:
         return PlumblineError("unknown key", place, ", ".join(map(str, unknown)), ", ".join(allowed),
                               f"did you mean {'; '.join(guesses)}?" if guesses else "remove it")
     if error.validator == "required":
-        missing = [k for k in error.validator_value if isinstance(error.instance, dict) and k not in error.instance]
-        return PlumblineError("missing key", place, ", ".join(sorted(map(str, error.instance))) if isinstance(error.instance, dict) else error.instance,
-                              f"must have {', '.join(missing)}", "add it")
+        present = sorted(map(str, error.instance))
+        missing = [k for k in error.validator_value if k not in present]
+        return PlumblineError("missing key", place, ", ".join(present), f"must have {', '.join(missing)}", "add it")
     found = error.instance if len(str(error.instance)) < 200 else f"{str(error.instance)[:200]}..."
-    allowed_value = error.validator_value if error.validator in ("enum", "const", "type", "pattern", "minimum", "maximum",
-                                                                 "exclusiveMinimum", "minItems", "format") else error.message
+    allowed_value = error.validator_value if error.validator in _SELF_EXPLAINING else error.message
     return PlumblineError(f"wrong value ({error.validator})", place, found, allowed_value)
 
 

@@ -2,7 +2,8 @@
 
 Layout (see docs/records.md):
 
-    <experiment>/plan.jsonl  measurements.jsonl  evidence/<measurement id>/  verdict.json  report.html  report.md  measurements.csv
+    <experiment>/plan.jsonl  measurements.jsonl  evidence/<measurement id>/
+    <experiment>/verdict.json  report.html  report.md  measurements.csv
     baselines/<host>.jsonl   states/<digest>.json   proofs/<id>.json   compare/<was>--<now>.json
 """
 from __future__ import annotations
@@ -25,7 +26,7 @@ class Results:
     def __init__(self, root: Path | str) -> None:
         self.root = Path(root).expanduser().resolve()
 
-    def experiment(self, name: str) -> "ExperimentResults":
+    def experiment(self, name: str) -> ExperimentResults:
         return ExperimentResults(self, name)
 
     def experiments(self) -> list[str]:
@@ -38,7 +39,7 @@ class Results:
     # states
 
     def write_state(self, document: dict) -> Path:
-        """Keep a state document under its digest. The first one seen of a digest stays: identity items are equal by construction."""
+        """Keep a state document under its digest. The first one of a digest stays: their identity items are equal."""
         schema.validate("state", document, "state document")
         path = self.root / "states" / f"{document['digest']}.json"
         if not path.exists():
@@ -130,7 +131,8 @@ class ExperimentResults:
     def choose_run(self, wish: str = "") -> tuple[str, bool]:
         """(run id, whether it goes on with an older one).
 
-        ``wish``: ``new``, ``resume``, a run's id, or empty: go on with the newest run if it is incomplete, else a new one.
+        ``wish``: ``new``, ``resume``, a run's id, or empty: go on with the newest run if it is incomplete,
+        else a new one.
         """
         runs = self.runs()
         if wish == "new" or (not wish and (not runs or self.is_complete(runs[-1]))):
@@ -144,8 +146,8 @@ class ExperimentResults:
             raise PlumblineError("not a run", "run", wish, "new, resume, or a run's id (26 characters)",
                                  f"runs of this experiment: {', '.join(runs) or 'none'}")
         if wish not in runs:
-            raise PlumblineError(f"experiment {self.name!r} has no such run", "run", wish, ", ".join(runs) or "none yet",
-                                 "use one of these ids, or run=new")
+            raise PlumblineError(f"experiment {self.name!r} has no such run", "run", wish,
+                                 ", ".join(runs) or "none yet", "use one of these ids, or run=new")
         return wish, True
 
     # measurements
@@ -167,7 +169,10 @@ class ExperimentResults:
         return self.folder / "evidence" / measurement
 
     def write_evidence(self, measurement: str, files: dict[str, Any]) -> list[str]:
-        """Write ``{file name: text or JSON value}`` into the measurement's evidence folder; returns the names relative to the experiment's folder."""
+        """Write ``{file name: text or JSON value}`` into the measurement's evidence folder.
+
+        Returns the names relative to the experiment's folder.
+        """
         folder = self.evidence_folder(measurement)
         for name, content in files.items():
             if isinstance(content, str):
