@@ -1,0 +1,29 @@
+"""Open a run of an experiment. Documentation: library/plumbline_experiment.py."""
+from __future__ import annotations
+
+from pathlib import Path
+
+from plumbline.analysis import experiment as experiments
+from plumbline.analysis.action import PlumblineAction
+from plumbline.analysis.store import Results
+from plumbline.errors import unknown_name
+
+
+class ActionModule(PlumblineAction):
+    ARGUMENTS = {
+        "experiment": {"type": "str", "required": True},
+        "folder": {"type": "path", "required": True},
+        "results_root": {"type": "path", "required": True},
+        "run": {"type": "str", "default": ""},
+    }
+
+    def act(self, arguments: dict, task_vars: dict) -> dict:
+        folder = Path(arguments["folder"])
+        path = Path(arguments["experiment"])
+        if path.suffix not in (".yml", ".yaml"):
+            path = folder / f"{arguments['experiment']}.yml"
+        if not path.exists():
+            raise unknown_name("experiment", arguments["experiment"], (p.stem for p in folder.glob("*.yml")), str(folder))
+        document = experiments.load(path)
+        run, resumed = Results(arguments["results_root"]).experiment(document["name"]).choose_run(arguments["run"])
+        return {"experiment": document, "run": run, "resumed": resumed}

@@ -1,0 +1,32 @@
+"""What Plumbline's action plugins share: typed arguments, and a PlumblineError that becomes a failed task."""
+from __future__ import annotations
+
+from typing import Any, Optional
+
+from ansible.plugins.action import ActionBase
+
+from ..errors import PlumblineError
+
+
+class PlumblineAction(ActionBase):
+    """An action that works on the controller alone. Subclasses give `ARGUMENTS` and `act`."""
+
+    TRANSFERS_FILES = False
+    _requires_connection = False
+    _supports_check_mode = True
+    ARGUMENTS: dict[str, Any] = {}
+
+    def run(self, tmp: Any = None, task_vars: Optional[dict] = None) -> dict:
+        """Validate the task's arguments, act, and return the result."""
+        super().run(tmp, task_vars)
+        _, arguments = self.validate_argument_spec(self.ARGUMENTS)
+        try:
+            result = self.act(arguments, task_vars or {})
+        except PlumblineError as error:
+            return {"failed": True, "msg": str(error), "error": error.as_dict()}
+        result.setdefault("changed", False)
+        return result
+
+    def act(self, arguments: dict, task_vars: dict) -> dict:
+        """Do the work; returns the task's result."""
+        raise NotImplementedError
