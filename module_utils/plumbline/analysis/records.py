@@ -100,3 +100,10 @@ def compare_outputs(samples: list[dict], reference: list[dict], must_equal: bool
         return check, None
     detail = f"{equal} of {len(pairs)} outputs equal the baseline's; mean common prefix {share:.1%}"
     return check, {"name": "output_differs", "detail": detail, "invalidates": must_equal and share < OUTPUT_SHARE}
+
+
+def evidence(spooled: dict) -> dict[str, Any]:
+    """{file name: content} of a spooled measurement that belongs into its evidence folder."""
+    files = {"samples.json": spooled.get("samples"), "server.log": spooled.get("log_window"),
+             "server_info.json": spooled.get("server_info"), "gpu_samples.json": spooled.get("gpu_samples")}
+    return {name: content for name, content in files.items() if content}
