@@ -112,7 +112,7 @@ def test_documents_are_the_same_on_every_machine() -> None:
 
 @pytest.mark.parametrize("kind", documents.KINDS)
 def test_a_document_goes_on_for_256_tokens_after_its_prompt(kind: str) -> None:
-    """Words, digits and runs of punctuation are never joined into one token: their number is the least number of tokens."""
+    """Words, digits and runs of punctuation are never joined into one token: there are at least so many tokens."""
     for seed in range(100):
         rng = random.Random(seed)
         pieces = documents.KINDS[kind](rng, documents.draw_slots(rng, held_out=True))
