@@ -1,0 +1,86 @@
+"""Evidence for files that deviate: a diff where the original is to be had, else the file's own text, without secrets.
+
+A RECORD holds only a digest of the original. Its text is looked for where a copy with that very digest can be: in the
+wheels kept under the root (``wheelhouse/``, ``wheels/``), and in the other builds of this host, whose file of the
+same path mostly is the same wheel's.
+"""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import zipfile
+from pathlib import Path
+from typing import Any, Dict, Iterator, Optional
+
+from .context import Context
+from .redact import redact_text
+
+MOST_BYTES = 256 * 1024
+MOST_FILES = 100
+
+
+def keep_evidence(context: Context, top: Path, items: Dict[str, Any], label: str = "") -> None:
+    """Put ``{kind: diff|text, original: where it is from, text}`` for deviating files of text into
+    ``context.evidence``."""
+    if not context.want_evidence:
+        return
+    for name, value in sorted(items.items()):
+        if (
+            len(context.evidence) >= MOST_FILES
+            or not isinstance(value, dict)
+            or value.get("kind") not in ("edited", "extra")
+        ):
+            continue
+        text = _text(top / name)
+        if text is None:
+            continue
+        code = name.endswith(".py")
+        found = _original(context, top, name, value["recorded"]) if "recorded" in value else None
+        if found is None:
+            context.evidence[label + name] = {
+                "kind": "text",
+                "original": None,
+                "text": redact_text(text, code),
+                "why": "no copy of the original was found" if "recorded" in value else "no wheel brought this file",
+            }
+            continue
+        original, where = found
+        lines = difflib.unified_diff(
+            original.splitlines(keepends=True), text.splitlines(keepends=True), f"recorded/{name}", f"found/{name}"
+        )
+        context.evidence[label + name] = {"kind": "diff", "original": where, "text": redact_text("".join(lines), code)}
+
+
+def _text(path: Path) -> Optional[str]:
+    try:
+        if path.is_symlink() or not path.is_file() or path.stat().st_size > MOST_BYTES:
+            return None
+        return path.read_bytes().decode("utf-8")
+    except (OSError, UnicodeDecodeError):
+        return None
+
+
+def _original(context: Context, top: Path, name: str, sha256: str) -> Optional[tuple]:
+    for data, where in _candidates(context, top, name):
+        if hashlib.sha256(data).hexdigest() == sha256:
+            try:
+                return data.decode("utf-8"), where
+            except UnicodeDecodeError:
+                return None
+    return None
+
+
+def _candidates(context: Context, top: Path, name: str) -> Iterator[tuple]:
+    builds = context.root / "builds"
+    for other in sorted(builds.iterdir()) if builds.is_dir() else []:
+        if other.name != "current" and other.resolve() != top and (other / name).is_file():
+            yield (other / name).read_bytes(), f"build {other.name}"
+    inside = name.split("/site-packages/", 1)[-1]
+    for folder in (context.root / "wheelhouse", context.root / "wheels", top / "wheels"):
+        for wheel in sorted(folder.rglob("*.whl")) if folder.is_dir() else []:
+            try:
+                with zipfile.ZipFile(wheel) as archive:
+                    yield archive.read(inside), f"wheel {wheel.name}"
+            except (KeyError, OSError, zipfile.BadZipFile):
+                continue
