@@ -2,10 +2,11 @@
 
     python standin.py --port N --model-path P [--load-s S] [--warm-up-s S] [--fail KIND] [--workers N] [--marks FILE]
 
-``--fail``: none, arguments (argparse's exit 2), crash (a worker's traceback, then SIGKILL of itself as SGLang does), exit
-(status 3), hang (asleep while loading), spin (computes for ever while loading), no-answer (a generation never ends),
-garbage (not JSON), short (one token), nan, wrong-model, never-ready (/ready stays 503).
-Workers: the first stays in the group, the second leaves session and group, the third also ignores SIGTERM and is an orphan.
+``--fail``: none, arguments (argparse's exit 2), crash (a worker's traceback, then SIGKILL of itself as SGLang does),
+exit (status 3), hang (asleep while loading), spin (computes for ever while loading), no-answer (a generation never
+ends), garbage (not JSON), short (one token), nan, wrong-model, never-ready (/ready stays 503).
+Workers: the first stays in the group, the second leaves session and group, the third also ignores SIGTERM and is an
+orphan.
 ``--marks``: JSON lines {mark, at} of time.monotonic() at `fired` (the ready line is out) and `dying`.
 ``--old``: endpoints of SGLang before 0.5.6. ``--drain-s``: how long it goes on after SIGTERM.
 """
@@ -153,5 +154,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    Path("standin.txt").write_text(os.getcwd())  # shows the working folder
+    Path("standin.txt").write_text(str(Path.cwd()))  # shows the working folder
     main()
