@@ -68,7 +68,9 @@ KNOWN: List[Tuple[Version, FrozenSet[str]]] = _lists()
 
 
 def variables(version: Union[str, int]) -> Tuple[str, FrozenSet[str]]:
-    """The version whose list is used (the nearest one not newer; the oldest list for anything older) and its names."""
+    """The version whose list is used (the nearest one not newer; the oldest list for anything older) and its
+    names.
+    """
     wanted = parse_version(version)
     chosen = KNOWN[0]
     for entry in KNOWN:
@@ -86,7 +88,9 @@ def releases_with(name: str) -> List[str]:
 
 
 def path_types(version: Union[str, int]) -> Tuple[str, ...]:
-    """Legal words of NCCL_P2P_LEVEL and its like, nearest first, case-sensitive. Others are ignored without a line."""
+    """Legal words of NCCL_P2P_LEVEL and its like, nearest first, case-sensitive. Others are ignored without a
+    line.
+    """
     v = parse_version(version)
     names = ["LOC", "NVL", "NVB"]
     if v >= (2, 26):

@@ -1,4 +1,5 @@
 """NCCL_ALGO and NCCL_PROTO: lists of words, for all functions or for each (NCCL's parseList)."""
+
 from __future__ import annotations
 
 from typing import Dict, List, Set, Tuple

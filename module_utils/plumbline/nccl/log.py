@@ -1,33 +1,40 @@
-"""NCCL's debug log (NCCL_DEBUG=INFO), of all versions from 2.18 on, from one file per process or from a mixed journal.
+"""NCCL's debug log (NCCL_DEBUG=INFO), of all versions from 2.18 on, from one file per process or from a mixed
+journal.
 
-Formats: NVIDIA/nccl ``src/debug.cc`` (prefixes), ``src/init.cc``, ``src/enqueue.cc`` (tuning lines), ``src/graph/search.cc`` (patterns),
-``src/transport/*.cc`` (channels). A line is ``host:pid:tid [dev] NCCL INFO text`` or, for a warning,
-``[time] host:pid:tid [dev] file:line (function) NCCL WARN text``; a time stamp in any format may stand before it.
+Formats: NVIDIA/nccl ``src/debug.cc`` (prefixes), ``src/init.cc``, ``src/enqueue.cc`` (tuning lines),
+``src/graph/search.cc`` (patterns), ``src/transport/*.cc`` (channels). A line is ``host:pid:tid [dev] NCCL INFO
+text`` or, for a warning, ``[time] host:pid:tid [dev] file:line (function) NCCL WARN text``; a time stamp in any
+format may stand before it.
 """
 
 from __future__ import annotations
 
 import re
-from typing import Any, Dict, Iterator, List, Optional, Tuple
+from collections.abc import Iterator
+from typing import Any, Dict, List, Optional, Tuple
 
 _PREFIX = re.compile(
     r"(?P<host>[^\s:\[\]]+):(?P<pid>\d+):(?P<tid>\d+) (?:\[(?P<dev>\d+)\] )?"
     r"(?:(?P<file>[\w./+-]+):(?P<line>\d+) (?:\((?P<func>[^)]*)\) )?)?NCCL (?P<level>INFO|WARN|ABORT|TRACE) ?"
 )
 _VERSION = re.compile(r"NCCL version (\d+\.\d+(?:\.\d+)?(?:\+\S+)?)")
-# Numbers end with a full stop, texts do not: "NCCL_BUFFSIZE set by environment to 16777216." and "NCCL_PROTO set by environment to LL".
+# Numbers end with a full stop, texts do not: "NCCL_BUFFSIZE set by environment to 4194304.", "NCCL_PROTO set by
+# environment to LL".
 _ENV = re.compile(r"(\w+) set by environment to (.*)$")
 _COMM = re.compile(
-    r"(?:\[Rank \d+\] )?(?:(?P<function>\w+) )?comm (?P<comm>0x[0-9a-fA-F]+) rank (?P<rank>\d+) n[rR]anks (?P<nranks>\d+)"
-    r"(?: cudaDev (?P<dev>\d+))?.*?(?: busId (?P<bus>\w+))?.* - (?P<what>Init START|Init COMPLETE|Abort COMPLETE|Destroy COMPLETE)"
+    r"(?:\[Rank \d+\] )?(?:(?P<function>\w+) )?comm (?P<comm>0x[0-9a-fA-F]+) "
+    r"rank (?P<rank>\d+) n[rR]anks (?P<nranks>\d+)"
+    r"(?: cudaDev (?P<dev>\d+))?(?:.*? busId (?P<bus>\w+))?"
+    r".* - (?P<what>Init START|Init COMPLETE|Abort COMPLETE|Destroy COMPLETE)"
 )
 _LOCAL = re.compile(r"comm (0x[0-9a-fA-F]+) rank (\d+) nRanks (\d+) nNodes (\d+) localRanks (\d+) localRank (\d+)")
 _CHANNELS = re.compile(
-    r"(\d+) coll channels, (?:(\d+) collnet channels, )?(?:(\d+) nvls channels, )?(\d+) p2p channels(?:, (\d+) p2p channels per peer)?"
+    r"(\d+) coll channels, (?:(\d+) collnet channels, )?(?:(\d+) nvls channels, )?(\d+) p2p channels"
+    r"(?:, (\d+) p2p channels per peer)?"
 )
 _RING_CHANNEL = re.compile(r"Channel (\d+)/(\d+) :((?: +\d+)+)\s*$")
 _TRANSPORT = re.compile(
-    r"Channel (\d+)(?:/(\d+))? : (\d+)\[([\da-f]+)\] -> (\d+)\[([\da-f]+)\](?: \[(send|receive)\])? via (\S+(?: pointer)?)"
+    r"Channel (\d+)(?:/\d+)? : (\d+)\[[\da-f]+\] -> (\d+)\[[\da-f]+\](?: \[(?:send|receive)\])? via (\S+(?: pointer)?)"
 )
 _TUNING = re.compile(
     r"(?:(\w+): )?(\d+) Bytes -> Algo (\w+) proto (\w+)(?: time ([\d.]+))?(?: channel\{Lo\.\.Hi\}=\{(\d+)\.\.(\d+)\})?"
@@ -46,10 +53,13 @@ _NOT_TAKEN = re.compile(
 )
 _ALGORITHMS = ("TREE", "RING", "COLLNET_DIRECT", "COLLNET_CHAIN", "NVLS", "NVLS_TREE", "PAT")
 _PROTOCOLS = ("LL", "LL128", "SIMPLE")
+_ROW = ("function", "bytes", "algo", "proto", "channels", "count")
 
 
 def _lines(text: str) -> Iterator[Tuple[Optional[re.Match[str]], str]]:
-    """(prefix match or None, text after it). Processes that share a file may break into each other's lines: every prefix begins anew."""
+    """(prefix match or None, text after it). Processes that share a file break into each other's lines: each prefix
+    begins anew.
+    """
     for line in text.replace("\r", "").split("\n"):
         marks = list(_PREFIX.finditer(line))
         if not marks:
@@ -60,10 +70,17 @@ def _lines(text: str) -> Iterator[Tuple[Optional[re.Match[str]], str]]:
 
 
 def _new_process(host: str, pid: int) -> Dict[str, Any]:
+    process: Dict[str, Any] = {"host": host, "pid": pid, "version": None}
+    for name in ("devices", "ranks", "env", "communicators", "tuning", "patterns", "warnings", "notes"):
+        process[name] = []
     return {
-        "host": host, "pid": pid, "version": None, "devices": [], "ranks": [], "env": [], "communicators": [], "transports": {},
-        "tuning": [], "patterns": [], "warnings": [], "notes": [], "p2p_type": None, "p2p_chunk_bytes": None, "enabled": {}, "ring_channels": None,
-    }  # fmt: skip
+        **process,
+        "transports": {},
+        "p2p_type": None,
+        "p2p_chunk_bytes": None,
+        "enabled": {},
+        "ring_channels": None,
+    }
 
 
 def _name(value: str, names: Tuple[str, ...]) -> str:
@@ -95,18 +112,17 @@ class _Reader:
         if head:
             self.matrix_heads = (head.group(1).split(), head.group(2).split())
         elif row and self.matrix_heads:
-            on = [[name for name, flag in zip(names, row.group(part).split()) if flag != "0"]
-                  for part, names in zip((2, 3), self.matrix_heads)]  # fmt: skip
+            on = [
+                [name for name, flag in zip(names, row.group(part).split()) if flag != "0"]
+                for part, names in zip((2, 3), self.matrix_heads)
+            ]
             self.matrix_for["enabled"][row.group(1)] = {"protocols": on[0], "algorithms": on[1]}
         elif text.strip():
             self.matrix_for = None
 
     def marked(self, mark: re.Match[str], text: str) -> None:
         host, pid, tid = mark.group("host"), int(mark.group("pid")), int(mark.group("tid"))
-        # The host is not part of the key: one machine may print its short name in one line and its full name in another.
-        process = self.processes.setdefault(
-            (host if self._many_hosts(pid, host) else "", pid), _new_process(host, pid)
-        )
+        process = self._process(host, pid, text)
         device = int(mark.group("dev")) if mark.group("dev") is not None else None
         if device is not None and device not in process["devices"]:
             process["devices"].append(device)
@@ -123,14 +139,16 @@ class _Reader:
             return
         self._info(process, tid, text)
 
-    def _many_hosts(self, pid: int, host: str) -> bool:
-        known = self.processes.get(("", pid))
-        return (
-            known is not None
-            and known["host"] != host
-            and known["host"].split(".")[0] != host.split(".")[0]
-            and bool(known["communicators"])
-        )
+    def _process(self, host: str, pid: int, text: str) -> Dict[str, Any]:
+        """By pid: one machine may print its short and its full name. Another host with that pid shows by a
+        communicator of its own.
+        """
+        first = self.processes.get(("", pid))
+        if first is None:
+            return self.processes.setdefault(("", pid), _new_process(host, pid))
+        if host != first["host"] and (host, pid) not in self.processes and text.endswith("Init START"):
+            self.processes[(host, pid)] = _new_process(host, pid)
+        return self.processes.get((host, pid), first)
 
     def _info(self, process: Dict[str, Any], tid: int, text: str) -> None:
         done = sum(1 for c in process["communicators"] if c["complete"] and c["nranks"] > 1)
@@ -153,7 +171,7 @@ class _Reader:
             return
         found = _TRANSPORT.match(text)
         if found:
-            channel, _conn, source, _sdev, peer, _pdev, _way, via = found.groups()
+            channel, source, peer, via = found.groups()
             per_peer = process["transports"].setdefault(f"{source}->{peer}", {})
             via = re.sub(r"^(NET/\w+|COLLNET/\w+).*", r"\1", via.rstrip("*"))
             per_peer.setdefault(via, set()).add(int(channel))
@@ -173,8 +191,16 @@ class _Reader:
         found = _PATTERN.match(text)
         if found:
             g = found.groups()
-            pattern = {"pattern": int(g[0]), "cross_nic": int(g[1]), "channels": int(g[2]), "bw_intra": float(g[3]), "bw_inter": float(g[4]),
-                       "type_intra": g[5], "type_inter": g[6], "same_channels": g[7] == "1"}  # fmt: skip
+            pattern = {
+                "pattern": int(g[0]),
+                "cross_nic": int(g[1]),
+                "channels": int(g[2]),
+                "bw_intra": float(g[3]),
+                "bw_inter": float(g[4]),
+                "type_intra": g[5],
+                "type_inter": g[6],
+                "same_channels": g[7] == "1",
+            }
             if pattern not in process["patterns"]:
                 process["patterns"].append(pattern)
             return
@@ -196,8 +222,11 @@ class _Reader:
             return
         found = _P2P_TYPE.match(text)
         if found:
-            process["p2p_type"] = {"all_direct": found.group(1) == "1", "direct_mode": found.group(2) == "1",
-                                   "all_cuda": None if found.group(3) is None else found.group(3) == "1"}  # fmt: skip
+            process["p2p_type"] = {
+                "all_direct": found.group(1) == "1",
+                "direct_mode": found.group(2) == "1",
+                "all_cuda": None if found.group(3) is None else found.group(3) == "1",
+            }
             return
         found = _P2P_CHUNK.match(text)
         if found:
@@ -212,8 +241,19 @@ class _Reader:
             process["notes"].append(text)
 
     def _add_communicator(self, process: Dict[str, Any], tid: int, comm: Optional[str]) -> Dict[str, Any]:
-        entry: Dict[str, Any] = {"comm": comm, "function": None, "rank": None, "nranks": 0, "device": None, "bus": None, "complete": False,
-                                 "destroyed": False, "channels": None, "nodes": None, "local_ranks": None}  # fmt: skip
+        entry: Dict[str, Any] = {
+            "comm": comm,
+            "function": None,
+            "rank": None,
+            "nranks": 0,
+            "device": None,
+            "bus": None,
+            "complete": False,
+            "destroyed": False,
+            "channels": None,
+            "nodes": None,
+            "local_ranks": None,
+        }
         process["communicators"].append(entry)
         self.current[(process["pid"], tid)] = entry
         return entry
@@ -242,8 +282,13 @@ class _Reader:
 
     def _tuning(self, process: Dict[str, Any], found: re.Match[str]) -> None:
         function, size, algo, proto, time_us, low, high = found.groups()
-        row = {"function": function, "bytes": int(size), "algo": _name(algo, _ALGORITHMS), "proto": _name(proto, _PROTOCOLS),
-               "channels": int(high) - int(low) + 1 if high is not None else None}  # fmt: skip
+        row = {
+            "function": function,
+            "bytes": int(size),
+            "algo": _name(algo, _ALGORITHMS),
+            "proto": _name(proto, _PROTOCOLS),
+            "channels": int(high) - int(low) + 1 if high is not None else None,
+        }
         key = (process["host"], process["pid"], *row.values())
         if key in self.tuning:
             self.tuning[key]["count"] += 1
@@ -255,11 +300,12 @@ class _Reader:
 def parse(text: str) -> Dict[str, Any]:
     """A debug log as data: ``{version, processes: [...]}``.
 
-    A process: host, pid, version, devices, ranks, ``env`` [{name, value, after_communicators: how many communicators of more than one
-    rank were complete before the line}], ``communicators`` [{comm, function, rank, nranks, device, complete, channels, nodes, ...}],
-    ``transports`` {"0->1": {"P2P/IPC": number of channels}}, ``tuning`` [{function, bytes, algo, proto, channels, time_us, count}],
-    ``patterns``, ``warnings`` [{text, file, line, function}], ``notes`` (values that NCCL says it did not take), ``p2p_type``,
-    ``p2p_chunk_bytes``, ``enabled`` {function: {protocols, algorithms}}, ``ring_channels``.
+    A process: host, pid, version, devices, ranks; ``env`` [{name, value, after_communicators: how many communicators
+    of more than one rank were complete before the line}]; ``communicators`` [{comm, function, rank, nranks, device,
+    complete, channels, nodes, ...}]; ``transports`` {"0->1": {"P2P/IPC": number of channels}}; ``tuning``
+    [{function, bytes, algo, proto, channels, time_us, count}]; ``patterns``; ``warnings`` [{text, file, line,
+    function}]; ``notes`` (values that NCCL says it did not take); ``p2p_type``; ``p2p_chunk_bytes``; ``enabled``
+    {function: {protocols, algorithms}}; ``ring_channels``.
     """
     reader = _Reader()
     for mark, rest in _lines(text):
@@ -293,9 +339,11 @@ def transports(document: Dict[str, Any]) -> Dict[str, int]:
 
 
 def summary(document: Dict[str, Any]) -> Dict[str, Any]:
-    """A short reading of a log: {nccl, env_set, transport, transports, p2p, channels, warn, warnings, tuning, ranks, complete}.
+    """A short reading: {nccl, env_set, transport, transports, p2p, channels, warn, warnings, tuning, patterns,
+    ranks, complete}.
 
-    ``transport`` is the kind that all pairs share, or ``mixed``; ``p2p`` is whether every pair talks peer to peer (null if the log does not say).
+    ``transport`` is the kind that all pairs share, or ``mixed``; ``p2p`` is whether every pair talks peer to peer
+    (null if the log does not say).
     """
     processes = document["processes"]
     kinds = transports(document)
@@ -304,6 +352,9 @@ def summary(document: Dict[str, Any]) -> Dict[str, Any]:
         p2p = set(kinds) == {"P2P"}
     elif any(p["p2p_type"] for p in processes):
         p2p = all(p["p2p_type"]["all_direct"] for p in processes if p["p2p_type"])
+    env_set = {e["name"]: e["value"] for p in processes for e in p["env"]}
+    if p2p is None and (env_set.get("NCCL_P2P_LEVEL") == "LOC" or env_set.get("NCCL_P2P_DISABLE") == "1"):
+        p2p = False
     communicators = [c for p in processes for c in p["communicators"]]
     coll = [c["channels"]["coll"] for c in communicators if c["channels"]]
     rings = [p["ring_channels"] for p in processes if p["ring_channels"]]
@@ -311,7 +362,7 @@ def summary(document: Dict[str, Any]) -> Dict[str, Any]:
     version = document["version"]
     return {
         "nccl": version.split("+")[0] if version else None,
-        "env_set": {e["name"]: e["value"] for p in processes for e in p["env"]},
+        "env_set": env_set,
         "transport": None if not kinds else next(iter(kinds)) if len(kinds) == 1 else "mixed",
         "transports": kinds,
         "p2p": p2p,
@@ -319,11 +370,8 @@ def summary(document: Dict[str, Any]) -> Dict[str, Any]:
         "warn": bool(warnings),
         "warnings": warnings,
         "notes": [n for p in processes for n in p["notes"]],
-        "tuning": [
-            {k: row[k] for k in ("function", "bytes", "algo", "proto", "channels", "count")}
-            for p in processes
-            for row in p["tuning"]
-        ],
+        "tuning": [{k: row[k] for k in _ROW} for p in processes for row in p["tuning"]],
+        "patterns": [pattern for p in processes for pattern in p["patterns"]],
         "ranks": max([c["nranks"] for c in communicators], default=0) or None,
         "complete": sum(1 for c in communicators if c["complete"]),
     }

@@ -10,7 +10,8 @@ and, for the variables that the engine sets itself, of SGLang's ``entrypoints/en
 from __future__ import annotations
 
 import re
-from typing import Any, Dict, List, Mapping, Optional
+from collections.abc import Mapping
+from typing import Any, Dict, List, Optional
 
 from ..errors import PlumblineError, nearest
 from . import known, lists
