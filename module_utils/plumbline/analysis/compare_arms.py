@@ -1,0 +1,107 @@
+"""All comparisons of one run on one host: the looks, settled as a family. What the planner and the verdict share."""
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Iterable, Optional
+
+from . import decide, history
+from .comparable import Boot, States, arm_differences, current_state, series
+from .ledger import Ledger, Records
+
+
+@dataclass
+class Comparison:
+    """One candidate against the reference on one workload."""
+
+    workload: str
+    arm: str
+    verdict: str
+    look: decide.Look
+    differences: list[dict] = field(default_factory=list)
+    reasons: list[str] = field(default_factory=list)
+    excluded: list[dict] = field(default_factory=list)
+    more_boots: Optional[int] = None
+    reached: bool = False
+
+
+@dataclass
+class Outcome:
+    """All comparisons of a host, in the plan's order, and the series they were made of."""
+
+    comparisons: list[Comparison]
+    boots: dict[str, list[Boot]]
+    scales: dict[str, dict[str, decide.Scale]]
+    excluded: dict[str, list[dict]]
+    family: int
+    sequential: bool
+    alpha: float
+    complete: bool
+
+
+def outcome(ledger: Ledger, records: Records, experiment: dict, earlier: Iterable[dict], states: States) -> Outcome:
+    """Every comparison of the ledger's run and host as the records now allow it."""
+    earlier = list(earlier)
+    alpha = 1.0 - experiment["confidence"]
+    fixed = experiment["blocks"]["min"] == experiment["blocks"]["max"]
+    complete = ledger.finished is not None or records.first_open() is None
+    boots: dict[str, list[Boot]] = {}
+    old: dict[str, list] = {}
+    scales: dict[str, dict[str, decide.Scale]] = {}
+    excluded: dict[str, list[dict]] = {}
+    for workload in ledger.workloads:
+        found, excluded[workload] = series(ledger, records, workload)
+        boots[workload], old[workload] = current_state(found, states)
+        scales[workload] = history.scales(ledger, boots[workload], workload, earlier, states)
+        for boot, rows in old[workload]:
+            names = ", ".join(sorted({f"{r['group']}.{r['item']}" for r in rows})[:3]) or "the reference's state"
+            excluded[workload].extend({"measurement": r["id"], "arm": boot.arm,
+                                       "why": f"measured in an earlier state of the host ({names} changed since)"}
+                                      for r in boot.records)
+    pairs = [(w, arm) for w in ledger.workloads for arm in ledger.candidates]
+    family = len(pairs) if experiment["family"] == "run" else 1
+    looks = [decide.look(boots[w], arm, scales[w], alpha=alpha, margin=experiment["margin"], sequential=not fixed,
+                         given_tolerance=experiment["tolerance"], reference=ledger.reference) for w, arm in pairs]
+    if experiment["family"] == "run":
+        stands = decide.settle(looks, alpha, not fixed, family)
+    else:
+        stands = [decide.settle([one], alpha, not fixed, 1)[0] for one in looks]
+    out = Outcome([], boots, scales, excluded, family, not fixed, alpha, complete)
+    for (workload, arm), one, stand in zip(pairs, looks, stands):
+        out.comparisons.append(_comparison(ledger, experiment, out, workload, arm, one, stand, states))
+    return out
+
+
+def _comparison(ledger: Ledger, experiment: dict, out: Outcome, workload: str, arm: str, one: decide.Look,
+                stands: bool, states: States) -> Comparison:
+    excluded = [e for e in out.excluded[workload] if e["arm"] in (arm, ledger.reference)]
+    excluded += [{"measurement": r["id"], "arm": b.arm, "why": why} for b, why in one.dropped for r in b.records]
+    result = Comparison(workload, arm, "inconclusive", one, excluded=excluded, reasons=list(one.notes))
+    if one.candidate_boots and one.reference_boots:
+        result.differences = arm_differences(one.reference_boots[-1], one.candidate_boots[-1],
+                                             ledger.arms[arm]["differs_in"], states)
+    if result.differences:
+        result.verdict, result.reached = "not_comparable", True
+        result.reasons.append("the arms differ in more than the experiment varies: " + ", ".join(
+            f"{r['group']}.{r['item']}" for r in result.differences))
+        return result
+    if not one.candidate_boots:
+        bad = [e for e in excluded if e["arm"] == arm]
+        measured = any(b.arm == arm for b in out.boots[workload])
+        if bad and not measured:
+            result.verdict = "not_comparable"
+            result.reasons.append(f"no usable measurement of {arm}: {bad[0]['why']}")
+        else:
+            result.reasons.append(f"no boot of {arm} between two boots of the reference yet")
+        result.more_boots = 2
+        return result
+    # A fixed number of blocks is one look, at the planned end: whoever looks before has no verdict yet.
+    early = not out.sequential and not out.complete
+    result.verdict = "inconclusive" if early else decide.verdict(one, stands, experiment["margin"])
+    result.reached = result.verdict != "inconclusive"
+    if early:
+        result.reasons.append("interim: a fixed number of blocks is judged once, when all are measured")
+    if not result.reached:
+        result.more_boots = decide.more_boots(one, experiment["margin"], out.alpha, out.sequential, out.family)
+        if not early and one.enough and not stands and one.theta is not None and abs(one.theta) > one.half_width:
+            result.reasons.append(f"its own interval excludes 1, but not strongly enough among {out.family} comparisons")
+    return result
