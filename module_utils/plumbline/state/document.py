@@ -80,7 +80,7 @@ def observe(
         root=top,
         cache=DigestCache(top / "cache" / "digests", full, cache_writable),
         build_dir=_build_dir(top, build_dir),
-        models=dict(model_paths or {}),
+        models=dict(model_paths) if model_paths else model_folders(args or {}),
         args=dict(args or {}),
         nccl=dict(profile) if profile else None,
         host_kind=host_kind,
@@ -106,6 +106,14 @@ def _build_dir(root: Path, given: Union[str, Path, None]) -> Optional[Path]:
         return Path(given).resolve() if Path(given).is_dir() else None
     current = root / "builds" / "current"
     return current.resolve() if current.is_dir() else None
+
+
+def model_folders(args: Mapping[str, Any]) -> Dict[str, str]:
+    """``target`` and ``draft`` of server arguments, where these name folders of this host."""
+    names = {str(k).lstrip("-").replace("_", "-"): v for k, v in args.items()}
+    draft = names.get("speculative-draft-model-path", names.get("speculative-draft-model"))
+    found = {"target": names.get("model-path"), "draft": draft}
+    return {role: str(path) for role, path in found.items() if path and str(path).startswith("/")}
 
 
 def _observe(context: Context, wanted: Sequence[str], server: Dict[str, str]) -> List[Group]:

@@ -116,7 +116,8 @@ class Tree:
         extra: List[str] = []
         for name, (key, mode) in self.entries.items():
             hashes = recorded.get(name)
-            if hashes is not None:
+            # Installers record byte code without a digest: it is judged like all byte code.
+            if hashes is not None and ("__pycache__/" not in name or hashes != {""}):
                 value = self._check(name, key, mode, hashes)
             elif self.skeleton is not None and self._in_frame(name):
                 continue
