@@ -18,8 +18,11 @@ Every change is made under an exclusive lock on ``lease.lock`` and replaces the 
 from __future__ import annotations
 
 import fcntl
+import getpass
 import json
+import multiprocessing
 import os
+import platform
 import time
 from contextlib import contextmanager
 from datetime import datetime, timezone
@@ -38,6 +41,15 @@ def identity(pid: Optional[int] = None) -> Dict[str, Any]:
     """What names a process on this machine in a lease: {controller_pid, controller_start, controller_machine}."""
     number = os.getpid() if pid is None else pid
     return {"controller_pid": number, "controller_start": process_start(number), "controller_machine": machine_id()}
+
+
+def controller_identity() -> Dict[str, Any]:
+    """{controller: user@node, controller_pid, controller_start, controller_machine} of the Ansible run that calls this.
+
+    Ansible executes plugins in workers that it forks; what stands for the run is their parent."""
+    parent = multiprocessing.parent_process()
+    return {"controller": f"{getpass.getuser()}@{platform.node()}",
+            **identity(parent.pid if parent is not None and parent.pid else os.getpid())}
 
 
 def path_of(root: Union[str, Path]) -> Path:

@@ -16,14 +16,15 @@ from ..errors import PlumblineError, nearest
 Args = Mapping[str, Any]
 Options = Union[Mapping[str, Mapping[str, Any]], Sequence[str]]
 
-# Set from the host's variables and the catalogues, so a second value here would win or lose silently.
+# Set by the roles from the host's variables and the catalogues, so a second value would win or lose silently.
 RESERVED = {
+    "served-model-name": "sglang_server_target",
     "host": "sglang_server_host", "port": "sglang_server_port",
     "model-path": "sglang_server_target", "model": "sglang_server_target",
     "speculative-draft-model-path": "the variant's draft and sglang_server_drafts",
     "speculative-draft-model": "the variant's draft and sglang_server_drafts",
     "config": "sglang_server_args (a file of arguments means different things in different versions)"}
-# What stays refused in the effective arguments of an arm, in which the roles have set the others.
+# Refused even in the effective arguments of an arm, in which the roles have set the others.
 NEVER = ("config", "model", "speculative-draft-model")
 # Options that SGLang took away or renamed: {name: (since, successors)}. `since` is the first version without it.
 REMOVED: Dict[str, Tuple[str, Tuple[str, ...]]] = {
@@ -71,13 +72,13 @@ def render(args: Args) -> List[str]:
 
 
 def validate(args: Args, options: Options, where: str, version: str = "the pinned version",
-             reserved: Iterable[str] = tuple(RESERVED)) -> List[PlumblineError]:
+             reserved: Iterable[str] = NEVER) -> List[PlumblineError]:
     """Everything that is wrong with a mapping, against a build's option list.
 
     ``options`` is a manifest's ``options`` ({"--flag": {takes_value, choices, nargs, dest, deprecated}}, the last three
     optional) or a plain list of names, with which only names can be checked. ``where`` is the file and key that the
-    mapping stands in. ``reserved``: names refused because a variable of its own sets them; `NEVER` for an arm's
-    effective arguments.
+    mapping stands in. ``reserved``: names refused because a variable of its own sets them: `NEVER` for an arm's
+    effective arguments, `RESERVED` for a mapping as a person gives it.
     """
     known: Dict[str, Optional[Mapping[str, Any]]] = (
         {name: dict(details) for name, details in options.items()} if isinstance(options, Mapping)
@@ -105,13 +106,14 @@ def validate(args: Args, options: Options, where: str, version: str = "the pinne
     return errors
 
 
-def check_alike(arms: Mapping[str, Args], where: str, name: str = ALIKE) -> List[PlumblineError]:
-    """Whether all arms of a comparison give the same ``name``.
+def check_alike(arms: Sequence[Args], names: Sequence[str], where: str = "sglang_server_args",
+                name: str = ALIKE) -> List[PlumblineError]:
+    """Whether all arms of a comparison, called ``names``, give the same ``name``.
 
     With speculation SGLang sets max-running-requests to 48 if it is not given, and to thousands without: compared at
     some concurrency, the arms would differ in more than what is varied.
     """
-    given = {arm: args.get(name) for arm, args in arms.items()}
+    given = {arm: args.get(name) for arm, args in zip(names, arms)}
     missing = sorted(arm for arm, value in given.items() if value in (None, False, True))
     if missing:
         return [PlumblineError(
@@ -124,6 +126,12 @@ def check_alike(arms: Mapping[str, Args], where: str, name: str = ALIKE) -> List
             ", ".join(f"{arm}: {value}" for arm, value in sorted(given.items())), "the same number in all arms",
             f"set {name} once, in sglang_server_args")]
     return []
+
+
+def check_reserved(args: Args, where: str) -> List[PlumblineError]:
+    """The names in a person's mapping that the roles set themselves, each with the variable to use."""
+    return [_bad_name(name, {}, f"{where}: {name}", "", RESERVED) for name in sorted(args, key=str)
+            if isinstance(name, str) and name in RESERVED and args[name] is not None]
 
 
 def _text(name: str, value: Any) -> str:

@@ -14,13 +14,14 @@ OPTIONS = json.loads((Path(__file__).parent / "options-0.5.23-some.json").read_t
 WHERE = "inventory/lab: sglang_server_args"
 
 
-def errors(args: dict[Any, Any], options: Any = OPTIONS, **more: Any) -> list[str]:
-    return [str(error) for error in arguments.validate(args, options, WHERE, "SGLang 0.5.23", **more)]
+def errors(args: dict[Any, Any], options: Any = OPTIONS, reserved: Any = arguments.RESERVED) -> list[str]:
+    return [str(error) for error in arguments.validate(args, options, WHERE, "SGLang 0.5.23", reserved)]
 
 
 def test_rendered_in_a_stable_order_by_the_kind_of_the_value() -> None:
     args = {"sleep-on-idle": True, "mem-fraction-static": 0.8, "cuda-graph-bs-decode": [1, 2, 4],
-            "enable-metrics": False, "attention-backend": None, "model-loader-extra-config": {"num_threads": 8, "enable_multithread_load": True}}
+            "enable-metrics": False, "attention-backend": None,
+            "model-loader-extra-config": {"num_threads": 8, "enable_multithread_load": True}}
     expected = ["--cuda-graph-bs-decode", "1", "2", "4", "--mem-fraction-static", "0.8", "--model-loader-extra-config",
                 '{"enable_multithread_load":true,"num_threads":8}', "--sleep-on-idle"]
     assert arguments.render(args) == expected
@@ -95,9 +96,12 @@ def test_an_older_build_keeps_its_options() -> None:
 
 
 def test_arms_of_a_comparison_are_given_the_same_number_of_requests() -> None:
-    arms = {"baseline": {"max-running-requests": 16}, "eagle3-2step": {"max-running-requests": 16}}
-    assert arguments.check_alike(arms, "experiments/demo.yml") == []
-    arms["eagle3-2step"] = {"max-running-requests": 48}
-    assert "baseline: 16, eagle3-2step: 48" in str(arguments.check_alike(arms, "experiments/demo.yml")[0])
-    arms["baseline"] = {}
-    assert "missing in baseline" in str(arguments.check_alike(arms, "experiments/demo.yml")[0])
+    names, name = ["baseline", "eagle3-2step"], "max-running-requests"
+    assert arguments.check_alike([{name: 16}, {name: 16}], names) == []
+    assert "baseline: 16, eagle3-2step: 48" in str(arguments.check_alike([{name: 16}, {name: 48}], names)[0])
+    assert "missing in baseline" in str(arguments.check_alike([{}, {name: 48}], names)[0])
+
+
+def test_what_the_roles_set_is_refused_from_a_person() -> None:
+    found = arguments.check_reserved({"port": 1, "enable-metrics": True, "model-path": None}, WHERE)
+    assert [error.remedy for error in found] == ["set it by sglang_server_port"]
