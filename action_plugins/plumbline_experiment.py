@@ -6,7 +6,6 @@ from pathlib import Path
 from plumbline.analysis import experiment as experiments
 from plumbline.analysis.action import PlumblineAction
 from plumbline.analysis.store import Results
-from plumbline.errors import unknown_name
 
 
 class ActionModule(PlumblineAction):
@@ -22,8 +21,6 @@ class ActionModule(PlumblineAction):
         path = Path(arguments["experiment"])
         if path.suffix not in (".yml", ".yaml"):
             path = folder / f"{arguments['experiment']}.yml"
-        if not path.exists():
-            raise unknown_name("experiment", arguments["experiment"], (p.stem for p in folder.glob("*.yml")), str(folder))
         document = experiments.load(path)
         run, resumed = Results(arguments["results_root"]).experiment(document["name"]).choose_run(arguments["run"])
         return {"experiment": document, "run": run, "resumed": resumed}

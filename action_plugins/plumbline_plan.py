@@ -1,10 +1,8 @@
 """Plan an experiment for one host. Documentation: library/plumbline_plan.py."""
 from __future__ import annotations
 
-from datetime import datetime, timezone
-
+from plumbline.analysis import judge, prepare
 from plumbline.analysis import plan as plans
-from plumbline.analysis import prepare
 from plumbline.analysis.action import PlumblineAction
 from plumbline.analysis.store import Results
 from plumbline.digest import digest
@@ -31,19 +29,20 @@ class ActionModule(PlumblineAction):
                             version=arguments["version"], model_paths=arguments["model_paths"],
                             model_configs=arguments["model_configs"])
         workloads = {name: arguments["catalogues"]["workloads"][name] for name in experiment["workloads"]}
-        store = Results(arguments["results_root"]).experiment(experiment["name"])
-        entries = [e for e in store.plan() if e["run"] == run and e["host"] == host["name"]]
         fingerprint = digest({"experiment": experiment, "arms": arms, "workloads": workloads})
-        for entry in entries[:1]:
-            if entry["fingerprint"] != fingerprint:
-                raise PlumblineError("the experiment, its catalogues or the host's arguments changed since the run began",
-                                     f"run {run}, host {host['name']}", fingerprint[:12], entry["fingerprint"][:12],
-                                     "measure the new plan as a run of its own: run=new")
-            return {"plan": entry, "arms": arms}
-        now = datetime.now(timezone.utc)
-        entry = plans.first(experiment, host["name"], arms, workloads, run, now=now)
+        store = Results(arguments["results_root"]).experiment(experiment["name"])
+        for entry in store.plan():
+            if (entry["run"], entry["host"], entry["event"]) == (run, host["name"], "planned"):
+                if entry["fingerprint"] != fingerprint:
+                    raise PlumblineError("what was planned has changed since the run began (the experiment, a catalogue, "
+                                         "or the host's arguments)", f"run {run}, host {host['name']}",
+                                         fingerprint[:12], entry["fingerprint"][:12],
+                                         "measure it as a run of its own: -e run=new")
+                return {"plan": entry, "arms": arms}
+        entry = plans.first(experiment, host["name"], arms, workloads, run, experiment["seed"], judge.now_text())
         entry["fingerprint"] = fingerprint
         changed = arguments["write"] and not self._task.check_mode
         if changed:
+            store.write_experiment(run, experiment)
             store.append_plan(entry)
         return {"plan": entry, "arms": arms, "changed": changed}

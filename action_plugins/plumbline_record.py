@@ -1,7 +1,7 @@
-"""Append measurement records on the controller, then let the target forget them. Documentation: library/plumbline_record.py."""
+"""Append measurement records, then let the target forget them. Documentation: library/plumbline_record.py."""
 from __future__ import annotations
 
-from plumbline.analysis import records
+from plumbline.analysis import judge, records
 from plumbline.analysis.action import PlumblineAction
 from plumbline.analysis.store import ExperimentResults, Results
 
@@ -26,7 +26,8 @@ class ActionModule(PlumblineAction):
         store = results.experiment(boot["experiment"])
         if state:
             results.write_state(state)
-        common = {"engine": arguments["engine"], "state": state, "server": arguments["server"], "nccl": arguments["nccl"]}
+        common = {"engine": arguments["engine"], "state": state, "server": arguments["server"],
+                  "nccl": arguments["nccl"]}
         appended = []
         for spooled in arguments["measurements"]:
             reference = _reference(store, boot, spooled)
@@ -34,6 +35,8 @@ class ActionModule(PlumblineAction):
             record["evidence"] = store.write_evidence(record["id"], records.evidence(spooled))
             if store.append_measurement(record):
                 appended.append(record)
+            spec = next(w["spec"] for w in boot["workloads"] if w["id"] == record["id"])
+            judge.remember_baseline(results, record, spec)
         if failure:
             done = {m["id"] for m in store.measurements(boot["run"])}
             for record in records.failed_boot(boot, failure, measured=done, **common):

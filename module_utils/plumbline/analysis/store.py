@@ -2,7 +2,7 @@
 
 Layout (see docs/records.md):
 
-    <experiment>/plan.jsonl  measurements.jsonl  evidence/<measurement id>/
+    <experiment>/plan.jsonl  measurements.jsonl  runs/<run>.json  evidence/<measurement id>/
     <experiment>/verdict.json  report.html  report.md  measurements.csv
     baselines/<host>.jsonl   states/<digest>.json   proofs/<id>.json   compare/<was>--<now>.json
 """
@@ -149,6 +149,19 @@ class ExperimentResults:
             raise PlumblineError(f"experiment {self.name!r} has no such run", "run", wish,
                                  ", ".join(runs) or "none yet", "use one of these ids, or run=new")
         return wish, True
+
+    # the experiment as it was when a run began
+
+    def write_experiment(self, run: str, document: dict) -> None:
+        write_json(self.folder / "runs" / f"{run}.json", document)
+
+    def experiment_of(self, run: str) -> dict:
+        """The experiment that ``run`` executes, with every default filled in."""
+        path = self.folder / "runs" / f"{run}.json"
+        if not path.exists():
+            raise PlumblineError("nothing is known of this run", str(path), run, ", ".join(self.runs()) or "no run",
+                                 "name an experiment that was measured (-e experiment=NAME) and one of its runs")
+        return json.loads(path.read_text())
 
     # measurements
 

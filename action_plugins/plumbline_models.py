@@ -1,0 +1,76 @@
+"""Sends the files of models that come from the controller. Documentation: library/plumbline_models.py.
+
+The module looks first. Only if it names models that have to come from here are their files packed into one tar,
+sent and unpacked; otherwise the module's one call is all that happens.
+"""
+from __future__ import annotations
+
+import tarfile
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from ansible.plugins.action import ActionBase
+from plumbline.digest import file_digest
+from plumbline.errors import PlumblineError
+from plumbline.models.catalogue import Model, select
+
+
+class ActionModule(ActionBase):
+    TRANSFERS_FILES = True
+
+    def run(self, tmp: str | None = None, task_vars: dict | None = None) -> dict:
+        super().run(tmp, task_vars)
+        arguments = dict(self._task.args)
+        result = self._module(arguments, task_vars)
+        if result.get("failed") or not result.get("needs"):
+            return result
+        try:
+            models = select(result["needs"], arguments["catalogue"])
+            root = Path(arguments.get("controller_root") or ".").expanduser()
+            sources = {m.name: check(root / Path(m.location).expanduser(), m) for m in models}
+        except PlumblineError as e:
+            return {"failed": True, "msg": str(e), "error": e.as_dict()}
+        if self._task.check_mode:
+            return result
+        with tempfile.TemporaryDirectory(prefix="plumbline-models-") as folder:
+            local = Path(folder) / "models.tar"
+            pack(local, models, sources)
+            remote = self._connection._shell.join_path(self._make_tmp_path(), "models.tar")
+            try:
+                self._transfer_file(str(local), remote)
+                self._fixup_perms2((self._connection._shell.tmpdir, remote))
+                return self._module({**arguments, "bundle": remote}, task_vars)
+            finally:
+                self._remove_tmp_path(self._connection._shell.tmpdir)
+
+    def _module(self, arguments: dict[str, Any], task_vars: dict | None) -> dict:
+        return self._execute_module(module_name="plumbline_models", module_args=arguments, task_vars=task_vars)
+
+
+def check(folder: Path, model: Model) -> Path:
+    """The folder, if it holds the model's files with their digests: a wrong file is not even sent."""
+    where = f"plumbline_models.{model.name}.source.controller, {folder}"
+    if not folder.is_dir():
+        raise PlumblineError("no such folder on the controller", where, model.location, "a folder of the project",
+                             "mend the path, which is taken from the project's root")
+    missing = sorted(path for path in model.files if not (folder / path).is_file())
+    if missing:
+        there = sorted(p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.is_file())
+        raise PlumblineError("files of the model are missing", where, ", ".join(there) or "nothing",
+                             f"also {', '.join(missing)}", "restore them (git checkout) or correct the catalogue")
+    for path, sha256 in model.files.items():
+        found = file_digest(folder / path)
+        if found != sha256:
+            raise PlumblineError(f"wrong digest of {path}: it is not the file that the catalogue names", where,
+                                 f"SHA-256 {found}", sha256,
+                                 "restore the file (git checkout), or correct its digest in plumbline_models")
+    return folder
+
+
+def pack(path: Path, models: list[Model], sources: dict[str, Path]) -> None:
+    """A tar of the models' files, as ``<name>/<relative path>``."""
+    with tarfile.open(path, "w") as tar:
+        for model in models:
+            for name in model.files:
+                tar.add(sources[model.name] / name, arcname=f"{model.name}/{name}", recursive=False)

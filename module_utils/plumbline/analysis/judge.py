@@ -1,0 +1,83 @@
+"""From a results tree to a verdict: reads the records of a run and asks `verdict` and `baselines`.
+
+Everything that decides is in those modules; here is only what they are given.
+"""
+from __future__ import annotations
+
+from datetime import datetime, timezone
+from typing import Any, Optional
+
+from ..errors import PlumblineError
+from ..state.compare import compare
+from . import baselines, ledger, plan, verdict
+from .store import ExperimentResults, Results
+
+
+def now_text() -> str:
+    """The wall clock as RFC 3339, UTC, milliseconds."""
+    return datetime.now(timezone.utc).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def differences(was: dict, now: dict) -> list[dict]:
+    """The ranked differences of two state documents."""
+    return compare(was, now)["differences"]
+
+
+def judge(results: Results, store: ExperimentResults, run: str = "", margin: Optional[float] = None,
+          confidence: Optional[float] = None) -> dict:
+    """The verdict document of ``run`` (the newest if empty), with another margin or confidence if one is given."""
+    runs = store.runs()
+    if not runs or (run and run not in runs):
+        raise PlumblineError("nothing was measured" if not runs else "no such run", str(store.folder), run or "no run",
+                             ", ".join(runs) or "no run", "name an experiment that was measured and one of its runs")
+    run = run or runs[-1]
+    experiment = dict(store.experiment_of(run))
+    for name, value in (("margin", margin), ("confidence", confidence)):
+        if value is not None:
+            experiment[name] = _fraction(name, value)
+    return verdict.build(experiment, run, store.plan(), store.measurements(), results.all_baselines(),
+                         results.states(), differences)
+
+
+def _fraction(name: str, value: Any) -> float:
+    try:
+        number = float(value)
+    except ValueError:
+        number = -1.0
+    if not 0 < number < 1:
+        raise PlumblineError(f"{name} is not a fraction", f"-e {name}", value, "a number between 0 and 1, such as "
+                             + ("0.02" if name == "margin" else "0.99"))
+    return number
+
+
+def next_boot(results: Results, store: ExperimentResults, experiment: dict, host: str, run: str) -> dict:
+    """What `plan.next_boot` says, and `progress`: {boots_done, boots_planned, left_s}."""
+    entries, measurements = store.plan(), store.measurements()
+    answer = plan.next_boot(entries, measurements, results.baselines(host), experiment, host, run, now_text(),
+                            states=results.states(), compare_states=differences)
+    book = ledger.fold(entries, host, run)
+    wanted, made = book.wanted(), ledger.Records(book, measurements).boots()
+    return {**answer, "progress": {"boots_done": len(made), "boots_planned": max(len(wanted), len(made)),
+                                   "left_s": plan.eta(entries, measurements, host, run)}}
+
+
+def remember_baseline(results: Results, record: dict, spec: dict) -> None:
+    """Add a baseline measurement to the host's history, once."""
+    if record["role"] != "baseline":
+        return
+    if any(row.get("measurement") == record["id"] for row in results.baselines(record["host"])):
+        return
+    results.append_baseline(record["host"], baselines.record(record, spec))
+
+
+def accept(results: Results, store: ExperimentResults, run: str, reason: str) -> list[dict]:
+    """Make the baselines of ``run`` the reference of each host that it measured; returns what was appended."""
+    out = []
+    for host in sorted({m["host"] for m in store.measurements(run)}):
+        rows = results.baselines(host)
+        if any(r["kind"] == "accepted" and r["run"] == run for r in rows):
+            continue
+        for row in baselines.accept(rows, run, now_text(), reason):
+            results.append_baseline(host, row)
+            out.append(row)
+    return out
