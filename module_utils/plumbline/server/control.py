@@ -20,7 +20,23 @@ from . import boots, lease, ports
 from .supervisor import alive, command_of, descendants, process_stat, send
 
 PathLike = Union[str, Path]
+# What a server gets from whoever starts it, by default: no locale, no proxy, no NCCL variable of a login shell.
+INHERIT = ("PATH", "HOME", "USER", "LOGNAME", "TMPDIR", "TZ")
 START_S = 20.0  # for the supervisor to write pid.json on a busy machine
+
+
+def environment_of(declared: Mapping[str, Any], inherit: Sequence[str] = INHERIT) -> Dict[str, str]:
+    """The whole environment of a server: what is declared, as texts, over the inherited variables; C.UTF-8 as locale.
+
+    A value of null takes a variable away."""
+    out: Dict[str, Optional[str]] = {"LANG": "C.UTF-8"}
+    out.update({name: os.environ[name] for name in inherit if name in os.environ})
+    for name, value in declared.items():
+        if isinstance(value, bool):  # YAML's true and yes: what was meant, "1", "true" or "True"?
+            raise PlumblineError("a boolean is no value of an environment variable", f"environment: {name}", value,
+                                 "a text or a number", f"put it in quotes: {name}: \"1\"")
+        out[str(name)] = None if value is None else str(value)
+    return {name: value for name, value in out.items() if value is not None}
 
 
 def start(root: PathLike, boot: str, argv: Sequence[str], environment: Mapping[str, str], cwd: Optional[str] = None,
