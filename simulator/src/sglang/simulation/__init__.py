@@ -1,0 +1,1 @@
+"""What the simulator declares instead of computing: physics, clock, noise, faults."""
