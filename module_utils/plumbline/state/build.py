@@ -15,6 +15,7 @@ from .cache import stat_key
 from .context import Context
 from .files import is_skeleton, walk
 from .layout import Distribution, Layout, distributions, find_layout, read_pyvenv
+from .redact import redact
 from .values import Group, absent, unknown
 
 
@@ -172,7 +173,7 @@ def observe(context: Context, layout: Optional[Layout] = None) -> Group:
     group.identity["nccl"] = nccl_version(layout)
     for key in ("engine", "torch", "patches", "environment", "overrides", "lock_digest", "digest"):
         if manifest.get(key) not in (None, [], {}):
-            group.identity[f"manifest.{key}"] = manifest[key]
+            group.identity[f"manifest.{key}"] = redact(manifest[key])
     group.condition["name"] = manifest.get("name", layout.top.name)
     group.condition["pyvenv"] = {k: v for k, v in read_pyvenv(layout.venv / "pyvenv.cfg").items() if k != "command"}
     group.condition["path"] = str(layout.top)

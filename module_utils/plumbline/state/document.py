@@ -18,7 +18,7 @@ from . import build, container, driver, engine_args, files, hardware, kernel, mo
 from .cache import DigestCache
 from .context import Context
 from .layout import Layout, find_layout
-from .redact import redact
+from .redact import redact_shapes
 from .values import Group, is_unknown, unknown
 
 SCHEMA = "plumbline.state/1"
@@ -147,7 +147,7 @@ def _observe(context: Context, wanted: Sequence[str], server: Dict[str, str]) ->
 
 def assemble(host: str, groups: Sequence[Group], now: Optional[datetime] = None) -> Dict[str, Any]:
     """The document of these groups, with a last pass for secret shapes over everything that is in it."""
-    clean = [Group(g.name, redact(g.identity), redact(g.condition)) for g in groups]
+    clean = [Group(g.name, redact_shapes(g.identity), redact_shapes(g.condition)) for g in groups]
     documents = {g.name: g.document() for g in clean}
     at = (now or datetime.now(timezone.utc)).isoformat(timespec="milliseconds").replace("+00:00", "Z")
     return {

@@ -7,27 +7,14 @@ rotated token does not change a state.
 from __future__ import annotations
 
 import re
-from typing import Any, Dict, List, Sequence
+from typing import Any, List, Sequence
 
 REDACTED = "[redacted]"
 
 # A name is split into words; "tokens" (max-total-tokens) and "token" in the middle (token-map) are no secrets.
-_ANYWHERE = {
-    "secret",
-    "secrets",
-    "password",
-    "passwd",
-    "passphrase",
-    "passcode",
-    "credential",
-    "credentials",
-    "apikey",
-    "privatekey",
-    "authorization",
-    "bearer",
-    "authtoken",
-    "accesstoken",
-}
+_INSIDE = re.compile(
+    r"(?i)secret|passw|passphrase|passcode|credential|api_?key|private_?key|authorization|bearer|access_?token"
+)
 _LAST = {"token", "key", "pwd", "pass", "auth", "cookie", "pat", "jwt", "apitoken", "hftoken", "creds", "dsn"}
 _PAIRS = {("access", "key"), ("api", "key"), ("private", "key"), ("auth", "token"), ("signing", "key")}
 _NOT_SECRET = {
@@ -66,7 +53,7 @@ _SHAPES = [
         r"\bwandb_v1_[A-Za-z0-9_]{16,}",
         r"\bdckr_pat_[A-Za-z0-9_-]{16,}",
         r"\bhvs\.[A-Za-z0-9_-]{16,}",
-        r"\beyJ[A-Za-z0-9_-]{8,}\.eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]*",
+        r"\beyJ[A-Za-z0-9_-]{6,}\.eyJ[A-Za-z0-9_-]{6,}\.[A-Za-z0-9_-]*",
     )
 ]
 _SHAPES[0] = re.compile(_SHAPES[0].pattern, re.S)
@@ -92,7 +79,7 @@ def secret_name(name: str) -> bool:
     pairs = list(zip(words, words[1:]))
     if pairs and pairs[-1] in _NOT_SECRET:
         return False
-    return bool(set(words) & _ANYWHERE) or any(p in _PAIRS for p in pairs) or words[-1] in _LAST
+    return bool(_INSIDE.search(name)) or any(p in _PAIRS for p in pairs) or words[-1] in _LAST
 
 
 def _shapes(text: str) -> str:
@@ -146,24 +133,30 @@ def redact_argv(argv: Sequence[str]) -> List[str]:
     return out
 
 
-def redact(value: Any, name: str = "") -> Any:
-    """Any JSON value without secrets: keys that name a secret lose their value, strings lose secret shapes; keys
-    too."""
+def redact(value: Any, name: str = "", secret: bool = False) -> Any:
+    """Any JSON value without secrets: what a key names as a secret loses every value in it, strings lose secret shapes;
+    keys too."""
+    secret = secret or bool(name and secret_name(name))
     if isinstance(value, dict):
-        out: Dict[str, Any] = {}
-        for key, inner in value.items():
-            out[_shapes(str(key)) if _HINT.search(str(key)) else str(key)] = redact(inner, str(key))
-        return out
+        return {_key(key): redact(inner, str(key), secret) for key, inner in value.items()}
     if isinstance(value, list):
-        if name and secret_name(name):
-            return [REDACTED for _ in value]
-        return redact_argv(value) if value and all(isinstance(v, str) for v in value) else [redact(v) for v in value]
-    if (
-        name
-        and secret_name(name)
-        and isinstance(value, (str, int, float))
-        and not isinstance(value, bool)
-        and value not in ("", REDACTED)
-    ):
+        if not secret and value and all(isinstance(v, str) for v in value):
+            return redact_argv(value)
+        return [redact(v, secret=secret) for v in value]
+    if secret and value is not None and not isinstance(value, bool) and value != "":
         return REDACTED
     return redact_text(value) if isinstance(value, str) else value
+
+
+def redact_shapes(value: Any) -> Any:
+    """Any JSON value without secret shapes, whatever the names: for a document whose names are packages and files."""
+    if isinstance(value, dict):
+        return {_key(key): redact_shapes(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [redact_shapes(v) for v in value]
+    return _shapes(value) if isinstance(value, str) and _HINT.search(value) else value
+
+
+def _key(key: object) -> str:
+    text = str(key)
+    return _shapes(text) if _HINT.search(text) else text
