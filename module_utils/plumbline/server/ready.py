@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import socket
 import time
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, Dict, List, Mapping, Optional, Union
 from urllib.parse import urlsplit
@@ -108,12 +109,23 @@ class _Watch:
         except FileNotFoundError:
             return
         if piece:
+            written_before = self.offset == 0  # by the time of the first look: when, only its stamps can tell
             self.offset += len(piece)
             self.progress.log_grew()
             before = len(self.reader.history)
             self.reader.feed(piece.decode(errors="replace"))
             for event in self.reader.history[before:]:
-                self.phases.append({"phase": event.phase, "at_s": self._elapsed(), "draft": event.draft})
+                at_s = self._stamped(event.at) if written_before else self._elapsed()
+                self.phases.append({"phase": event.phase, "at_s": at_s, "draft": event.draft})
+
+    def _stamped(self, stamp: Optional[float]) -> float:
+        """A log stamp (local time, which the parser takes for UTC; whole seconds) as seconds from the start."""
+        now = self._elapsed()
+        if stamp is None:
+            return now
+        began = datetime.strptime(self.pids["started_at"], "%Y-%m-%dT%H:%M:%S.%fZ").replace(tzinfo=timezone.utc)
+        local = began.astimezone().replace(tzinfo=timezone.utc).timestamp()
+        return round(min(now, max(0.0, stamp - local)), 3)
 
     def _knock(self) -> None:
         if self.port_s is None:
