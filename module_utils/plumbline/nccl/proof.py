@@ -8,6 +8,7 @@ proves nothing.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, Dict, List, Optional
 
 from ..ids import ulid
@@ -255,3 +256,24 @@ def for_measurement(
     for verdict in ("missing", "overridden", "ignored", "not_read"):
         result[verdict] = [f"rank {r['rank']}: {v['name']}" for r in proof["ranks"] for v in r[verdict]]
     return result
+
+
+def read_environ(pids: Sequence[int], asked: Mapping[str, str]) -> List[Dict[str, Any]]:
+    """What /proc/PID/environ shows of the asked variables: ``[{pid, process, readable, visible: [NAME], entries}]``.
+    No proof.
+    """
+    readings = []
+    for pid in pids:
+        reading: Dict[str, Any] = {"pid": pid, "process": "", "readable": False, "visible": [], "entries": None}
+        try:
+            title = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
+            entries = [e for e in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0") if b"=" in e]
+        except OSError:
+            readings.append(reading)
+            continue
+        names = {e.split(b"=", 1)[0].decode(errors="replace") for e in entries}
+        reading.update(
+            process=title[:80], readable=True, visible=sorted(n for n in asked if n in names), entries=len(entries)
+        )
+        readings.append(reading)
+    return readings

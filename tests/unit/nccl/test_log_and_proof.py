@@ -75,8 +75,8 @@ def test_set_after_the_first_communicator():
     assert document["profile_in_force"] is False
     assert [set(n) for n in names(document, "missing")] == [set(STORY)] * 2
     assert document["reasons"] == [
-        "ranks 0, 1 of 2: nothing of the profile reached it in time; NCCL_PROTO, NCCL_ALGO came with a later communicator: "
-        "set after the first was made"
+        "ranks 0, 1 of 2: nothing of the profile reached it in time; NCCL_PROTO, NCCL_ALGO came with a later "
+        "communicator: set after the first was made"
     ]
 
 
@@ -270,7 +270,8 @@ def test_the_newest_valid_proof_speaks():
         ("FlashInfer PCIe-IPC all-reduce enabled (world=8, max=...)", {}, "pcie_ipc", False),
         ("[x TP0] Registering 2135 cuda graph addresses", {}, "custom", True),
         (
-            "Custom allreduce is disabled because it's not supported on more than two PCIe-only GPUs.\nsglang is using nccl==2.28.9",
+            "Custom allreduce is disabled because it's not supported on more than two PCIe-only GPUs.\n"
+            "sglang is using nccl==2.28.9",
             {},
             "pynccl",
             False,
@@ -290,7 +291,8 @@ def test_a_journal_with_broken_lines_of_many_processes():
     text = (
         "NCCL version 2.21.5+cuda12.4\n"
         "Jan 01 10:00:00 node-a sglang[1]: node-a:11:21 [0] NCCL INFO NCCL_BUFFSIZE set by environment to 8388608.\n"
-        "node-a:11:21 [0] NCCL INFO Channel 00 : 0[0] -> 1[1] via P2Pnode-a:12:22 [1] NCCL INFO NCCL_PROTO set by environment to LL\n"
+        "node-a:11:21 [0] NCCL INFO Channel 00 : 0[0] -> 1[1] via P2P"
+        "node-a:12:22 [1] NCCL INFO NCCL_PROTO set by environment to LL\n"
         "[Rank 0] node-a:11:21 [0] NCCL INFO comm 0xab rank 0 nranks 8 cudaDev 0 busId 3b000 - Init COMPLETE\n"
         "node-a:12:22 [1] NCCL INFO 65536 Bytes -> Algo 1 proto 0 time 37.700001\n"
         "node-a:12:22 [1] NCCL INFO Channel 03/0 : 1[1] -> 2[2] [send] via NET/IB/0/GDRDMA(PXN)\n"
