@@ -64,7 +64,7 @@ def start(root: PathLike, boot: str, argv: Sequence[str], environment: Mapping[s
     if now["state"] != "absent":
         raise PlumblineError(f"boot {boot} has been started before", str(folder), f"it is {now['state']}",
                              "a boot is one start of one server", "give a new boot id")
-    _check(root, spec)
+    _check(root, spec, dry)
     if dry:
         return {"changed": True, "boot_dir": str(folder), "pid": None, "supervisor": None, "log": spec["log"]}
     if holder:
@@ -133,16 +133,18 @@ def _already(now: Mapping[str, Any], spec: Mapping[str, Any]) -> Dict[str, Any]:
             "supervisor": now["pids"]["supervisor"], "log": spec["log"]}
 
 
-def _check(root: PathLike, spec: Mapping[str, Any]) -> None:
-    """Refuse what would fail later, after a load that takes minutes."""
+def _check(root: PathLike, spec: Mapping[str, Any], dry: bool) -> None:
+    """Refuse what would fail later, after a load that takes minutes.
+
+    In check mode build and supervisor need not be there: the tasks before only said that they would make them."""
     if not is_ulid(spec["boot"]):
         raise PlumblineError("a boot is named by a ULID", "boot", spec["boot"], "26 characters of Crockford's base 32")
     program = Path(spec["argv"][0]) if spec["argv"] else Path("/nonexistent")
-    if not (program.is_absolute() and program.is_file() and os.access(program, os.X_OK)):
+    if not program.is_absolute() or not (dry or (program.is_file() and os.access(program, os.X_OK))):
         raise PlumblineError("the server's program cannot be run", "argv", str(program),
                              "the absolute path of an executable file", "build the engine first (role sglang_build)")
     supervisor = boots.supervisor_path(root)
-    if not supervisor.is_file():
+    if not dry and not supervisor.is_file():
         raise PlumblineError("the supervisor is not installed", str(supervisor), "no such file", None,
                              "run the role sglang_server (tasks_from: main) on this host first")
     # The working folder of a boot is made with it; any other must be there.
