@@ -72,6 +72,12 @@ options:
     description:
       - The lease to renew while measuring, as M(plumbline_lease) returns it. If it is lost, the measurement fails.
     type: dict
+  context:
+    description:
+      - What the controller knows of the boot. It is kept with the measurement in the spool, so that a controller that
+        was killed before it recorded the measurement can record it when it goes on.
+    type: dict
+    default: {}
   api_key:
     description: The server's C(--api-key).
     type: str
@@ -174,6 +180,7 @@ def main() -> None:
             "speculation": {"type": "dict"},
             "log_path": {"type": "path"},
             "lease": {"type": "dict"},
+            "context": {"type": "dict", "default": {}},
             "api_key": {"type": "str", "no_log": True},
         },
         supports_check_mode=True,

@@ -44,7 +44,8 @@ _NO_METRICS = (
 @dataclass(frozen=True)
 class Task:
     """What is to be measured. ``lease`` the holder as `server.lease.acquire` took it, or None; ``sampler`` is called
-    about twice a second in the window with the time, and its ``result()`` gives `flags.Surroundings.gpu`."""
+    about twice a second in the window with the time, and its ``result()`` gives `flags.Surroundings.gpu`; ``context``
+    is kept with the result as it is."""
 
     root: Path
     boot: str
@@ -61,6 +62,7 @@ class Task:
     headers: Tuple[Tuple[str, str], ...] = ()
     sampler: Optional[Any] = None
     eos: Sequence[int] = field(default_factory=tuple)
+    context: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def log(self) -> Path:
@@ -100,6 +102,7 @@ def from_parameters(given: Mapping[str, Any]) -> Tuple[Dict[str, Any], bool]:
         speculation=given.get("speculation"),
         log_path=Path(given["log_path"]) if given.get("log_path") else None,
         lease=given.get("lease"),
+        context=given.get("context") or {},
         headers=(("Authorization", f"Bearer {given['api_key']}"),) if given.get("api_key") else (),
     )
     ready = spooled(task.root, task.id)
@@ -130,6 +133,7 @@ def measure(task: Task) -> Dict[str, Any]:
         "samples": [],
         "log_window": "",
         "server_info": {},
+        "context": dict(task.context),
     }
     with _marked(task):
         try:
