@@ -23,10 +23,11 @@ class ActionModule(PlumblineAction):
         store = results.experiment(arguments["experiment"])
         document = judge.judge(results, store, arguments["run"], arguments["margin"], arguments["confidence"])
         if self._task.check_mode:
-            return {"verdict": document, "table": table(document), "written": [], "accepted": []}
+            return {"verdict": document, "table": table(document), "report": None, "written": [],
+                    "accepted": []}
         accepted = judge.accept(results, store, document["run"], "accepted by the user") if arguments["accept"] else []
         with store.lock():
             before = store.verdict()
             paths = [store.write_verdict(document), *write_report(results, store, document)]
         return {"changed": document != before or bool(accepted), "verdict": document, "table": table(document),
-                "written": [str(p) for p in paths], "accepted": accepted}
+                "report": str(store.folder / "report.html"), "written": [str(p) for p in paths], "accepted": accepted}

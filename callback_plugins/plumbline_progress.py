@@ -42,8 +42,12 @@ def describe(action: str, result: dict) -> str | None:
         return f"  ready after {result['start_s']:.1f} s"
     if action == "plumbline_ready" and result.get("failure"):
         return f"  not ready: {result['failure']['class']}: {result['failure'].get('detail', '')}"
-    if action == "plumbline_throughput" and "measurement" in result:
+    if action == "plumbline_throughput" and result.get("measurement"):
         return _measurement(result["measurement"])
+    if action == "plumbline_plan" and result.get("show"):
+        return "\n".join(result["text"])
+    if action == "plumbline_verdict" and "table" in result:
+        return "\n\n".join(["verdict", result["table"], f"report: {result['report']}"]) + "\n"
     return None
 
 
@@ -54,8 +58,8 @@ def _next(result: dict) -> str | None:
         left = progress.get("left_s")
         rest = f", about {duration(left)} left" if left else ""
         warm = ", with a warm-up load" if boot.get("warm_up") else ""
-        return (f"boot {progress.get('boots_done', 0) + 1} of {progress.get('boots_planned', '?')}: {boot['arm']['name']}"
-                f" (block {boot['block']}{warm}){rest}")
+        number, planned = progress.get("boots_done", 0) + 1, progress.get("boots_planned", "?")
+        return f"boot {number} of {planned}: {boot['arm']['name']} (block {boot['block']}{warm}){rest}"
     return f"done: {result['stop']}" if result.get("stop") else None
 
 

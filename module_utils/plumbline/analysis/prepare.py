@@ -1,63 +1,84 @@
 """Everything about an experiment on one host that can be checked before anything is touched.
 
 `arms` joins the experiment with the host's variables, checks every server argument against the option list of the
-pinned SGLang, every draft against its algorithm, and renders the argv of each arm.
+SGLang that its build pins, every draft against its algorithm, and renders the argv of each arm.
 """
 from __future__ import annotations
 
+import json
+from collections.abc import Iterable
+from pathlib import Path
 from typing import Any, Optional
 
 from ..errors import PlumblineError, unknown_name
+from ..models import catalogue as models
+from ..models.place import place
 from ..sglang import arguments, speculation
 from . import experiment as experiments
+from .build import locks
+
+OPTIONS = Path(__file__).parent / "data" / "sglang-options"
 
 
-def catalogues(variables: dict[str, Any]) -> dict[str, dict]:
-    """The catalogues by short name, each with the lab's own entries (`<name>_lab`) merged over the project's."""
-    return {short: {**(variables.get(name) or {}), **(variables.get(f"{name}_lab") or {})}
-            for short, name in (("variants", "plumbline_variants"), ("nccl_profiles", "plumbline_nccl_profiles"),
-                                ("workloads", "plumbline_workloads"), ("models", "plumbline_models"))}
+def known_build(manifest: dict) -> dict:
+    """{version, options} of a build that is on the host."""
+    return {"version": _public(manifest["sglang_version"]), "options": manifest["options"]}
 
 
-def arms(experiment: dict, books: dict[str, dict], host: dict, *, options: Optional[dict], version: str,
+def locked_build(name: str, folders: Iterable[Path]) -> dict:
+    """{version, options} of a build known by its lock alone; options None where that version's list is not kept."""
+    lock = locks.read(locks.find(name, folders))
+    versions = [lock.get("distributions", {}).get("sglang", {}).get("version")]
+    versions += [entry.get("version") for entry in lock.get("local", [])]
+    version = _public(next((v for v in versions if v), "0"))
+    path = OPTIONS / f"{version}.json"
+    return {"version": version, "options": json.loads(path.read_text()) if path.exists() else None}
+
+
+def _public(version: str) -> str:
+    return version.split("+", 1)[0]
+
+
+def arms(experiment: dict, books: dict[str, dict], host: dict, *, builds: dict[str, dict],
          model_paths: dict[str, str], model_configs: dict[str, dict]) -> list[dict]:
     """The experiment's arms on this host, each with `args` complete (paths included) and `argv`.
 
-    ``host``: {name, target, drafts, server_args, address, port, nccl_profile, build}; ``options``: the option list of
-    the SGLang ``version`` that will run, or None if it is not known; ``model_configs``: config.json by model name,
-    as far as they can be read. Raises one PlumblineError that lists every fault.
+    ``host``: {name, target, drafts, server_args, address, port, nccl_profile, build, environment}; ``builds``:
+    {version, options} by name (`known_build`, `locked_build`); ``model_paths``: folder on the host by name; ``model_configs``:
+    config.json by name, as far as it can be read. Raises one PlumblineError that lists every fault.
     """
     workloads = [_entry("workload", w, books["workloads"]) for w in experiment["workloads"]]
-    out, faults = [], []
-    for arm in experiments.arms(experiment, books, host):
+    out: list[dict] = []
+    faults: list[PlumblineError] = []
+    target = host["target"]
+    for arm in experiments.arms(experiment, {**books, "builds": builds}, host):
         where = f"experiment {experiment['name']}, arm {arm['name']}, host {host['name']}"
-        args = dict(arm["args"])
-        args["model-path"] = _path("sglang_server_target", host["target"], model_paths)
-        args["served-model-name"] = host["target"]
-        args["host"], args["port"] = host["address"], host["port"]
-        draft = None
-        if arm.get("draft"):
-            draft = host["drafts"].get(arm["draft"], arm["draft"] if arm["draft"] in model_paths else None)
-            if draft is None:
+        build = builds[arm["build"]]
+        args = {**arm["args"], "model-path": _path("sglang_server_target", target, model_paths),
+                "served-model-name": target, "host": host["address"], "port": host["port"]}
+        draft: Optional[str] = None
+        if arm["draft"]:
+            if arm["draft"] not in host["drafts"]:
                 faults.append(unknown_name("draft", arm["draft"], host["drafts"], f"{where}, sglang_server_drafts"))
                 continue
+            draft = str(host["drafts"][arm["draft"]])
             args["speculative-draft-model-path"] = _path(f"sglang_server_drafts.{arm['draft']}", draft, model_paths)
-        if options is not None:
-            faults += arguments.validate(args, options, where, version)
-        faults += speculation.check(args, where=where, version=version, target=model_configs.get(host["target"]),
-                                    draft=model_configs.get(draft) if draft else None, workloads=workloads)
+        if build["options"] is not None:
+            faults += arguments.validate(args, build["options"], where, f"SGLang {build['version']}")
+        faults += speculation.check(args, where=where, version=build["version"], target=model_configs.get(target),
+                                    draft=model_configs.get(draft) if draft else None, workloads=workloads,
+                                    environment={**host["environment"], **arm["environment"]})
         out.append({**arm, "args": args, "argv": arguments.render(args), "draft_model": draft})
     faults += arguments.check_alike([a["args"] for a in out], [a["name"] for a in out])
-    if faults:
-        raise faults[0] if len(faults) == 1 else PlumblineError("\n".join(str(f) for f in _distinct(faults)))
+    texts = list(dict.fromkeys(map(str, faults)))
+    if len(texts) == 1:
+        raise faults[0]
+    if texts:
+        raise PlumblineError("\n".join(texts))
     return out
 
 
-def _distinct(faults: list[PlumblineError]) -> list[PlumblineError]:
-    return list({str(f): f for f in faults}.values())
-
-
-def _entry(kind: str, name: str, book: dict) -> dict:
+def _entry(kind: str, name: str, book: dict) -> dict[str, Any]:
     if name not in book:
         raise unknown_name(kind, name, book, f"plumbline_{kind}s")
     return {"name": name, **book[name]}
@@ -67,3 +88,25 @@ def _path(where: str, name: str, paths: dict[str, str]) -> str:
     if name not in paths:
         raise unknown_name("model", name, paths, where)
     return paths[name]
+
+
+def model_places(catalogue: dict[str, dict], root: str, controller_root: str) -> tuple[dict[str, str], dict[str, dict]]:
+    """({name: folder on the host}, {name: config.json}) of a models catalogue, as far as it tells without the host."""
+    paths, configs = {}, {}
+    for model in models.select(list(catalogue), catalogue):
+        paths[model.name] = str(place(root, model))
+        config = Path(controller_root) / model.location / "config.json"
+        if model.source == "controller" and config.exists():
+            configs[model.name] = json.loads(config.read_text())
+    return paths, configs
+
+
+def plan_text(entry: dict, arms_: list[dict]) -> list[str]:
+    """Lines that show a person what would run: the order of the boots, and the arguments of each."""
+    boots = [p for block in entry["blocks"] for p in block if not p.get("shared")]
+    lines = [f"{entry['host']}: {entry['reason']}; at most {len(boots)} boots",
+             "order: " + ", ".join(p["arm"] for p in boots[:40]) + (" ..." if len(boots) > 40 else "")]
+    for arm in arms_:
+        lines.append(f"{arm['name']} (build {arm['build']}, NCCL profile {arm['nccl_profile']}): "
+                     + " ".join(arm["argv"]))
+    return lines

@@ -25,7 +25,8 @@ def measurement(boot: dict, spooled: dict, *, engine: str, state: dict, server: 
     workload = next(w for w in boot["workloads"] if w["id"] == spooled["id"])
     checks, flags = list(spooled.get("checks", [])), list(spooled.get("flags", []))
     if reference is not None and spooled["status"] == "ok":
-        check, flag = compare_outputs(spooled.get("samples", []), reference, workload["spec"].get("greedy_equal", False))
+        must_equal = workload["spec"].get("greedy_equal", False)
+        check, flag = compare_outputs(spooled.get("samples", []), reference, must_equal)
         checks.append(check)
         flags.extend([flag] if flag else [])
     return {
@@ -61,7 +62,7 @@ def _identity(boot: dict, engine: str) -> dict[str, Any]:
 
 
 def state_summary(document: Optional[dict]) -> dict:
-    """{digest, groups: {name: digest}, unverified} of a state document; digest null where the state was not observed."""
+    """{digest, groups: {name: digest}, unverified} of a state document; digest null where it was not observed."""
     if not document:
         return {"digest": None, "groups": {}, "unverified": []}
     return {"digest": document["digest"], "groups": {n: g["digest"] for n, g in document["groups"].items()},
