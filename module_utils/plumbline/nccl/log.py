@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, Dict, Iterator, List, Optional, Set, Tuple
 
 _PREFIX = re.compile(
     r"(?P<host>[^\s:\[\]]+):(?P<pid>\d+):(?P<tid>\d+) (?:\[(?P<dev>\d+)\] )?"
@@ -60,13 +60,24 @@ def _lines(text: str) -> Iterator[Tuple[Optional[re.Match[str]], str]]:
     """(prefix match or None, text after it). Processes that share a file break into each other's lines: each prefix
     begins anew.
     """
+    hosts = {mark.group("host") for mark in _PREFIX.finditer(text) if "/" not in mark.group("host")}
     for line in text.replace("\r", "").split("\n"):
         marks = list(_PREFIX.finditer(line))
         if not marks:
             yield None, line
         for number, mark in enumerate(marks):
-            end = marks[number + 1].start() if number + 1 < len(marks) else len(line)
+            end = len(line)
+            if number + 1 < len(marks):
+                following = marks[number + 1]
+                end = following.start() + _glued(following.group("host"), hosts)
             yield mark, line[mark.end() : end]
+
+
+def _glued(host: str, hosts: Set[str]) -> int:
+    """How many characters of what looks like a host are the tail of the line that was broken into
+    ("P2P/IPCnode-a").
+    """
+    return max((len(host) - len(known) for known in hosts if host != known and host.endswith(known)), default=0)
 
 
 def _new_process(host: str, pid: int) -> Dict[str, Any]:
@@ -122,6 +133,8 @@ class _Reader:
 
     def marked(self, mark: re.Match[str], text: str) -> None:
         host, pid, tid = mark.group("host"), int(mark.group("pid")), int(mark.group("tid"))
+        if "/" in host:  # glued to the tail of another line
+            host = next((p["host"] for p in self.processes.values() if host.endswith(p["host"])), host)
         process = self._process(host, pid, text)
         device = int(mark.group("dev")) if mark.group("dev") is not None else None
         if device is not None and device not in process["devices"]:

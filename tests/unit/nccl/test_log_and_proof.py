@@ -291,7 +291,7 @@ def test_a_journal_with_broken_lines_of_many_processes():
     text = (
         "NCCL version 2.21.5+cuda12.4\n"
         "Jan 01 10:00:00 node-a sglang[1]: node-a:11:21 [0] NCCL INFO NCCL_BUFFSIZE set by environment to 8388608.\n"
-        "node-a:11:21 [0] NCCL INFO Channel 00 : 0[0] -> 1[1] via P2P"
+        "node-a:11:21 [0] NCCL INFO Channel 00 : 0[0] -> 1[1] via P2P/IPC"
         "node-a:12:22 [1] NCCL INFO NCCL_PROTO set by environment to LL\n"
         "[Rank 0] node-a:11:21 [0] NCCL INFO comm 0xab rank 0 nranks 8 cudaDev 0 busId 3b000 - Init COMPLETE\n"
         "node-a:12:22 [1] NCCL INFO 65536 Bytes -> Algo 1 proto 0 time 37.700001\n"
@@ -303,6 +303,7 @@ def test_a_journal_with_broken_lines_of_many_processes():
     first, second = document["processes"]
     assert first["env"] == [{"name": "NCCL_BUFFSIZE", "value": "8388608", "after_communicators": 0}]
     assert first["communicators"][0]["nranks"] == 8
+    assert first["transports"] == {"0->1": {"P2P/IPC": 1}}, "cut where the other process breaks in"
     assert second["env"][0]["value"] == "LL"
     assert second["transports"] == {"1->2": {"NET/IB": 1}}
     row = second["tuning"][0]
