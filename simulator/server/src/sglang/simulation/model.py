@@ -166,4 +166,4 @@ class StepModel:
         """Seconds of a prefill step over ``tokens`` tokens that were not cached."""
         untuned = 1.0 if self.tuned else self.physics["untuned_factor"]["decode"]
         own = (self.physics["prefill"]["ms"] + tokens * self.physics["prefill"]["per_token_ms"]) * untuned
-        return max(own, self.decode_part(1)) / self.speed(now, hours) / 1000.0
+        return own / self.speed(now, hours) / 1000.0

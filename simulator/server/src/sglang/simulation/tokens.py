@@ -38,7 +38,6 @@ class Answer:
         """``salt`` makes it another answer: sampling, or garbage."""
         text = ",".join(map(str, prompt)) + salt
         self._state = int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big")
-        self.phase = (self._state >> 11) % 1000 / 1000.0
 
     def next(self) -> int:
         """The next token id."""

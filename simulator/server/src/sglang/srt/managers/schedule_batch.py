@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 import uuid
 from typing import Any, Callable, Dict, List, Optional
@@ -39,7 +40,7 @@ class Req:
         self.verify_ct = 0
         self.correct = 0
         self.histogram: List[int] = []
-        self.accumulated = self.answer.phase
+        self.rate, self.accumulated = 1.0, 0.0
         self.time_factor = 1.0
         self.finish: Optional[Dict[str, Any]] = None
         self.aborted = False
@@ -72,11 +73,27 @@ class Req:
                 self.finish = {"type": "length", "length": self.limit}
         return added
 
-    def cycle(self, accept_length: float, simulated: bool) -> int:
-        """One verify cycle; over many cycles the mean is ``accept_length``. Returns the tokens added."""
-        before = int(self.accumulated)
-        self.accumulated += accept_length
-        accepted = int(self.accumulated) - before
+    def share_out(self, accept_length: float, most: int, carry: float) -> float:
+        """Decide in how many cycles the request ends, so that over many requests the mean is ``accept_length``.
+
+        A request ends with a whole cycle, so its own mean can only come near. ``carry`` is what earlier requests took
+        too few cycles; returns what is left of it. ``most`` is how many tokens a cycle can accept.
+        """
+        limit = self.limit if self.ignore_eos or self.eos_after is None else min(self.limit, self.eos_after)
+        needed = limit - 1
+        if needed < 1:
+            return carry
+        wanted = needed / accept_length + carry
+        cycles = max(1, -(-needed // most), min(needed, math.floor(wanted)))
+        self.rate = needed / cycles
+        return min(1.0, max(-1.0, wanted - cycles))
+
+    def cycle(self, simulated: bool) -> int:
+        """One verify cycle. Returns the tokens added."""
+        # The small addition keeps the last of n equal parts from falling short of a whole number.
+        before = int(self.accumulated + 1e-6)
+        self.accumulated += self.rate
+        accepted = max(1, int(self.accumulated + 1e-6) - before)
         self.verify_ct += 1
         self.correct += accepted - 1
         while len(self.histogram) < accepted:

@@ -18,6 +18,8 @@ from sglang.srt.managers.schedule_batch import Req
 
 CLOCK_WRITE_S = 2.0
 RECORDED_STEPS = 4096
+# An idle server waits this long after a first request: what a client sends at once shall be prefilled at once.
+GATHER_S = 0.002
 
 
 class Stats:
@@ -61,6 +63,7 @@ class Scheduler:
         self._began = self._ends = 0.0
         self._clock_due = 0.0
         self._number = 0
+        self._carry = 0.5
         self._iteration = self._decode_steps = 0
         self._logged_at = loop.time()
         self._prefill_at = loop.time()
@@ -86,7 +89,7 @@ class Scheduler:
             self.fed_at = self.loop.time()
             self.clock.window_opens()
             self._clock_due = self.loop.time() + CLOCK_WRITE_S
-            self.loop.call_soon(self._begin, self.loop.time())
+            self.loop.call_later(GATHER_S, self._begin, self.loop.time() + GATHER_S)
 
     def abort(self, request: Req) -> None:
         """The client is gone."""
@@ -166,6 +169,9 @@ class Scheduler:
             if request.finish is not None:
                 continue
             request.first_at = self._ends
+            if self.model.speculation is not None:
+                most = (self.model.speculation.steps or self.model.speculation.draft_tokens - 1) + 1
+                self._carry = request.share_out(self.model.accept_length, most, self._carry)
             request.take(1)
             if self.settings["radix_cache"] and not request.quiet:
                 self.cache.insert(request.prompt)
@@ -177,7 +183,7 @@ class Scheduler:
         for request in batch:
             if speculative:
                 before = request.correct
-                added = request.cycle(self.model.accept_length, self.settings["simulated"])
+                added = request.cycle(self.settings["simulated"])
                 self._cycles += 1
                 self._accepted += request.correct - before + 1
                 self._correct += request.correct - before
