@@ -1,4 +1,6 @@
-"""Read a build lock, pack and carry what a host needs, and have the build made there. Documentation: library/plumbline_build.py."""
+"""Read a build lock, pack and carry what a host needs, and have the build made there. Documentation:
+library/plumbline_build.py."""
+
 from __future__ import annotations
 
 import shutil
@@ -15,6 +17,12 @@ from plumbline.digest import file_digest
 from plumbline.errors import PlumblineError
 
 display = Display()
+
+_PROJECT = Path(__file__).resolve().parent.parent
+_ROLE_FILES = _PROJECT / "roles" / "sglang_build" / "files"
+# Where the project's own locks and source trees are, whatever play or role asks for them. A lab's folders come first.
+_LOCK_FOLDERS = [_ROLE_FILES / "locks", _PROJECT / "states"]
+_SEARCH = [_ROLE_FILES, _PROJECT]
 
 
 class ActionModule(ActionBase):
@@ -34,18 +42,29 @@ class ActionModule(ActionBase):
 
     def _build(self, args: dict, task_vars: dict) -> dict:
         if not args.get("lock"):
-            raise PlumblineError("no lock was given", "plumbline_build, key lock", args.get("lock"), "a lock's name or file")
-        lock, file = locks.load(str(args["lock"]), args.get("lock_folders") or [], [Path(f) for f in args.get("search") or []])
+            raise PlumblineError(
+                "no lock was given", "plumbline_build, key lock", args.get("lock"), "a lock's name or file"
+            )
+        folders = {key: [Path(f) for f in args.get(key) or []] for key in ("lock_folders", "search")}
+        lock, file = locks.load(
+            str(args["lock"]), [*folders["lock_folders"], *_LOCK_FOLDERS], [*folders["search"], *_SEARCH]
+        )
         args.update(lock=file, document=locks.without_sources(lock))
-        carried = Path(args["wheelhouse"]) if args.get("wheelhouse") and args.get("wheelhouse_location") == "controller" else None
+        carried = (
+            Path(args["wheelhouse"])
+            if args.get("wheelhouse") and args.get("wheelhouse_location") == "controller"
+            else None
+        )
         look = self._call(args, task_vars)
         if look.get("failed") or look.get("present") or self._task.check_mode:
             return look
         if carried:
             check_wheelhouse(carried, lock, file)
         gigabytes = f", {needed_bytes(lock) / 1e9:.1f} GB or more" if needed_bytes(lock) else ""
-        display.display(f"{task_vars.get('inventory_hostname', '')}: {'; '.join(look['actions'])}{gigabytes}; "
-                        f"log: {look['build_dir']}/build.log")
+        display.display(
+            f"{task_vars.get('inventory_hostname', '')}: {'; '.join(look['actions'])}{gigabytes}; "
+            f"log: {look['build_dir']}/build.log"
+        )
         with tempfile.TemporaryDirectory() as folder:
             wheels = self._stage(Path(folder), lock, carried, look["interpreter"]["minor"])
             staged = self._carry(Path(folder))
@@ -81,7 +100,9 @@ class ActionModule(ActionBase):
         remote = self._connection._shell.join_path(self._connection._shell.tmpdir, "staged")
         folders = sorted({p.parent for p in folder.rglob("*") if not p.is_dir()} | {folder})
         names = [self._connection._shell.join_path(remote, str(p.relative_to(folder))) for p in folders]
-        made = self._low_level_execute_command(f"mkdir -p {' '.join(self._connection._shell.quote(n) for n in names)}", sudoable=False)
+        made = self._low_level_execute_command(
+            f"mkdir -p {' '.join(self._connection._shell.quote(n) for n in names)}", sudoable=False
+        )
         if made["rc"]:
             raise PlumblineError("nothing can be carried to the host", remote, made["stderr"].strip())
         paths = [remote, *names]

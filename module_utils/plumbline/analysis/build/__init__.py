@@ -1,0 +1,1 @@
+"""Controller side of builds: reading and checking locks, packing source trees."""

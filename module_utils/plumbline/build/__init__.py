@@ -1,0 +1,1 @@
+"""Builds: immutable, content-addressed SGLang environments under ``<plumbline_root>/builds/<digest>/``."""
