@@ -171,9 +171,11 @@ def observe(context: Context, layout: Optional[Layout] = None) -> Group:
         if name == "sglang" and sglang is None:
             group.identity["distribution.sglang"] = absent()
     group.identity["nccl"] = nccl_version(layout)
-    for key in ("engine", "torch", "patches", "environment", "overrides", "lock_digest", "digest"):
+    for key in ("engine", "torch", "environment", "overrides", "lock_digest", "digest"):
         if manifest.get(key) not in (None, [], {}):
             group.identity[f"manifest.{key}"] = redact(manifest[key])
+    # What a patch did is in group ``files``: a state is what the files are, not how they came to be so.
+    group.condition["patches"] = manifest.get("patches", [])
     group.condition["name"] = manifest.get("name", layout.top.name)
     group.condition["pyvenv"] = {k: v for k, v in read_pyvenv(layout.venv / "pyvenv.cfg").items() if k != "command"}
     group.condition["path"] = str(layout.top)

@@ -34,6 +34,7 @@ _TOLERANCE: Mapping[str, Optional[float]] = {
     "path": None,
     "name": None,
     "pyvenv": None,
+    "patches": None,
 }
 
 

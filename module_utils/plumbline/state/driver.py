@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 import xml.etree.ElementTree as ElementTree
-from typing import Any, Dict, List, Optional
+from typing import Any, Callable, Dict, List, Tuple
 
+from ..gpu import smi, topology
 from .context import Context, Output
 from .hardware import gpus
 from .values import Group, absent, unknown
@@ -32,45 +33,16 @@ _LIBRARY_FOLDERS = (
     "/usr/lib/x86_64-linux-gnu/nvidia/current",
     "/usr/local/lib/x86_64-linux-gnu",
 )
-# What is set on a GPU (identity) and how it is doing (condition): item -> path in `nvidia-smi -q -x`.
-_SET = {
-    "name": "product_name",
+# Set on a GPU and not in the record of ``gpu.smi``: item -> path in ``nvidia-smi -q -x``.
+_MORE = {
     "vbios": "vbios_version",
-    "persistence": "persistence_mode",
-    "mig": "mig_mode/current_mig",
-    "mig_pending": "mig_mode/pending_mig",
-    "ecc": "ecc_mode/current_ecc",
     "compute_mode": "compute_mode",
-    "memory": "fb_memory_usage/total",
-    "bar1": "bar1_memory_usage/total",
-    "power_limit": "gpu_power_readings/current_power_limit|power_readings/power_limit",
-    "power_limit_default": "gpu_power_readings/default_power_limit|power_readings/default_power_limit",
-    "clock_limit_graphics": "max_clocks/graphics_clock",
-    "clock_limit_memory": "max_clocks/mem_clock",
-    "applications_clock": "applications_clocks/graphics_clock",
-    "uuid": "uuid",
-    "link_width_max": "pci/pci_gpu_link_info/link_widths/max_link_width",
-    "link_gen_max": "pci/pci_gpu_link_info/pcie_gen/max_link_gen",
     "gsp_firmware": "gsp_firmware_version",
     "addressing": "addressing_mode",
     "virtualization": "gpu_virtualization_mode/virtualization_mode",
-    "locked_clocks": "clocks_event_reasons/clocks_event_reason_applications_clocks_setting",
-}
-_NOW = {
-    "state": "performance_state",
-    "link_gen": "pci/pci_gpu_link_info/pcie_gen/current_link_gen",
-    "link_width": "pci/pci_gpu_link_info/link_widths/current_link_width",
-    "replays": "pci/replay_counter",
-    "memory_used": "fb_memory_usage/used",
-    "utilization": "utilization/gpu_util",
-    "temperature": "temperature/gpu_temp",
-    "power": "gpu_power_readings/instant_power_draw|gpu_power_readings/power_draw|power_readings/power_draw",
-    "clock_graphics": "clocks/graphics_clock",
-    "clock_memory": "clocks/mem_clock",
-    "recovery_action": "gpu_recovery_action",
+    "applications_clock": "applications_clocks/graphics_clock",
     "remapped_pending": "remapped_rows/remapped_row_pending",
 }
-_SET.pop("locked_clocks")
 
 
 def has_driver(context: Context) -> bool:
@@ -106,61 +78,68 @@ def loaded_module(text: str) -> Dict[str, Any]:
     return {"version": version.group(1) if version else None, "flavour": flavour}
 
 
-def matrix(text: str) -> Optional[Dict[str, str]]:
-    """``{"0-1": "OK", ...}`` for each pair of GPUs of a ``nvidia-smi topo`` table; None if there is no table."""
-    clean = re.sub(r"\x1b\[[0-9;]*m", "", text)
-    lines = [line.split() for line in clean.splitlines() if re.match(r"^\s*GPU\d+\s", line)]
-    head = next(
-        (x for x in lines if len(x) > 1 and x[1].startswith("GPU")),
-        lines[0] if lines and len(lines[0]) and lines[0][-1].startswith("GPU") else None,
-    )
-    if head is None:
-        return None
-    columns = [c for c in head if re.fullmatch(r"GPU\d+", c)]
-    out: Dict[str, str] = {}
-    for row in lines:
-        if row is head or len(row) < 2:
-            continue
-        for column, cell in zip(columns, row[1 : 1 + len(columns)]):
-            if column != row[0] and cell != "X":
-                out[f"{row[0][3:]}-{column[3:]}"] = cell
-    return out if out or len(columns) == 1 else None
+def pairs(table: Dict[str, Dict[str, str]], gpus: List[str]) -> Dict[str, str]:
+    """``{"0-1": cell, ...}`` for each ordered pair of GPUs of a parsed table."""
+    return {f"{a[3:]}-{b[3:]}": table[a][b] for a in gpus for b in gpus if a != b and b in table[a]}
 
 
-def _pick(node: ElementTree.Element, paths: str) -> Optional[str]:
-    for path in paths.split("|"):
-        found = node.findtext(path)
-        if found is not None and found.strip() not in ("N/A", "[N/A]", ""):
-            return found.strip()
-    return None
+def _or_absent(value: Any) -> Any:
+    return absent() if value is None else value
 
 
-def gpu_items(text: str) -> List[Dict[str, Dict[str, Any]]]:
-    """For each GPU of ``nvidia-smi -q -x`` ``{"set": {...}, "now": {...}}``. Raises ElementTree.ParseError."""
-    out: List[Dict[str, Dict[str, Any]]] = []
-    for node in ElementTree.fromstring(text).findall("gpu"):
-        found: Dict[str, Dict[str, Any]] = {"set": {}, "now": {}}
-        for kind, table in (("set", _SET), ("now", _NOW)):
-            for item, path in table.items():
-                value = _pick(node, path)
-                found[kind][item] = absent() if value is None else value
-        reasons = node.find("clocks_event_reasons")
-        reasons = reasons if reasons is not None else node.find("clocks_throttle_reasons")
-        found["now"]["event_reasons"] = sorted(
-            r.tag.replace("clocks_event_reason_", "").replace("clocks_throttle_reason_", "")
-            for r in (reasons if reasons is not None else [])
-            if (r.text or "").strip() == "Active"
-        )
-        found["now"]["processes"] = len(node.findall("processes/process_info"))
-        out.append(found)
-    return out
+def gpu_items(text: str) -> Tuple[Any, List[Tuple[Dict[str, Any], Dict[str, Any]]]]:
+    """The CUDA version of ``nvidia-smi -q -x`` and, for each GPU, what is set on it and how it is doing.
+
+    Raises ValueError or ElementTree.ParseError if the text is no such answer.
+    """
+    document = smi.parse_query(text)
+    nodes = ElementTree.fromstring(text[text.index("<nvidia_smi_log") :]).findall("gpu")
+    out: List[Tuple[Dict[str, Any], Dict[str, Any]]] = []
+    for gpu, node in zip(document["gpus"], nodes):
+        fixed = {
+            "name": gpu["name"],
+            "uuid": gpu["uuid"],
+            "persistence": gpu["persistence"],
+            "mig": gpu["mig"]["current"],
+            "mig_pending": gpu["mig"]["pending"],
+            "ecc": gpu["ecc"],
+            "memory_mib": gpu["memory_mib"].get("total"),
+            "bar1_mib": gpu["bar1_mib"].get("total"),
+            "power_limit_w": gpu["power_w"]["limit"],
+            "power_limit_default_w": gpu["power_w"]["default_limit"],
+            "clock_limit_mhz": gpu["max_clocks_mhz"],
+            "link_width_max": gpu["pcie"]["width"].get("max"),
+            "link_gen_max": gpu["pcie"]["gen"].get("max"),
+        }
+        for item, path in _MORE.items():
+            fixed[item] = smi.text_or_none(node.findtext(path))
+        moving = {
+            "state": gpu["pstate"],
+            "link_gen": gpu["pcie"]["gen"].get("current"),
+            "link_width": gpu["pcie"]["width"].get("current"),
+            "replays": gpu["pcie"]["replays"],
+            "memory_used_mib": gpu["memory_mib"].get("used"),
+            "utilization": gpu["utilization"].get("gpu"),
+            "temperature_c": gpu["temperature_c"],
+            "power_w": gpu["power_w"]["draw"],
+            "clocks_mhz": gpu["clocks_mhz"],
+            "event_reasons": gpu["reasons"],
+            "counters_us": gpu["counters_us"],
+            "recovery_action": smi.text_or_none(node.findtext("gpu_recovery_action")),
+            "processes": len(gpu["processes"]),
+        }
+        out.append(({k: _or_absent(v) for k, v in fixed.items()}, {k: _or_absent(v) for k, v in moving.items()}))
+    return _or_absent(document["cuda"]), out
 
 
-def _tool(group: Group, item: str, output: Output) -> None:
-    found = matrix(output.out) if output.rc == 0 else None
-    group.identity[item] = (
-        found if found is not None else unknown(output.why if output.rc != 0 else "no table in the answer")
-    )
+def _table(group: Group, item: str, output: Output, parse: Callable[[str], Dict[str, Any]]) -> None:
+    try:
+        if output.rc != 0:
+            raise ValueError(output.why)
+        found = parse(output.out)
+        group.identity[item] = pairs(found["matrix"], found["gpus"])
+    except ValueError as e:
+        group.identity[item] = unknown(e)
 
 
 def observe(context: Context) -> Group:
@@ -187,18 +166,18 @@ def observe(context: Context) -> Group:
     group.identity["parameters"] = (
         dict(re.findall(r'(?m)^(\w+): "?(.*?)"?$', parameters)) if isinstance(parameters, str) else parameters
     )
-    smi = context.tools["smi"].result()
+    answer = context.tools["smi"].result()
     try:
-        if smi.rc != 0:
-            raise ValueError(smi.why)
-        group.identity["cuda"] = ElementTree.fromstring(smi.out).findtext("cuda_version") or absent()
-        for i, found in enumerate(gpu_items(smi.out)):
-            group.identity.update({f"gpu.{i}.{k}": v for k, v in found["set"].items()})
-            group.condition.update({f"gpu.{i}.{k}": v for k, v in found["now"].items()})
+        if answer.rc != 0:
+            raise ValueError(answer.why)
+        group.identity["cuda"], found = gpu_items(answer.out)
+        for i, (fixed, moving) in enumerate(found):
+            group.identity.update({f"gpu.{i}.{k}": v for k, v in fixed.items()})
+            group.condition.update({f"gpu.{i}.{k}": v for k, v in moving.items()})
     except (ValueError, ElementTree.ParseError) as e:
         group.identity["gpus"] = unknown(f"nvidia-smi: {e}")
         group.identity["cuda"] = unknown("nvidia-smi gave no answer")
-    _tool(group, "p2p.read", context.tools["p2p.read"].result())
-    _tool(group, "p2p.write", context.tools["p2p.write"].result())
-    _tool(group, "topology", context.tools["topo"].result())
+    _table(group, "p2p.read", context.tools["p2p.read"].result(), topology.parse_p2p)
+    _table(group, "p2p.write", context.tools["p2p.write"].result(), topology.parse_p2p)
+    _table(group, "topology", context.tools["topo"].result(), topology.parse_matrix)
     return group

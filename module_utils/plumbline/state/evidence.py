@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import difflib
 import hashlib
+import re
 import zipfile
 from pathlib import Path
-from typing import Any, Dict, Iterator, Optional
+from typing import Any, Dict, Iterator, List, Optional
 
 from .context import Context
 from .redact import redact_text
@@ -21,7 +22,7 @@ MOST_FILES = 100
 
 
 def keep_evidence(context: Context, top: Path, items: Dict[str, Any], label: str = "") -> None:
-    """Put ``{kind: diff|text, original: where it is from, text}`` for deviating files of text into
+    """Put ``{kind: diff|text, original: where it is from, text, whole}`` for deviating files of text into
     ``context.evidence``."""
     if not context.want_evidence:
         return
@@ -35,21 +36,31 @@ def keep_evidence(context: Context, top: Path, items: Dict[str, Any], label: str
         text = _text(top / name)
         if text is None:
             continue
-        code = name.endswith(".py")
         found = _original(context, top, name, value["recorded"]) if "recorded" in value else None
-        if found is None:
-            context.evidence[label + name] = {
-                "kind": "text",
-                "original": None,
-                "text": redact_text(text, code),
-                "why": "no copy of the original was found" if "recorded" in value else "no wheel brought this file",
-            }
-            continue
-        original, where = found
-        lines = difflib.unified_diff(
-            original.splitlines(keepends=True), text.splitlines(keepends=True), f"recorded/{name}", f"found/{name}"
-        )
-        context.evidence[label + name] = {"kind": "diff", "original": where, "text": redact_text("".join(lines), code)}
+        kept = unified(found[0], text, name) if found else text
+        clean = redact_text(kept, code=name.endswith(".py"))
+        context.evidence[label + name] = {
+            "kind": "diff" if found else "text",
+            "original": found[1] if found else None,
+            "text": clean,
+            "whole": clean == kept,
+        }
+
+
+def unified(original: str, text: str, name: str) -> str:
+    """A unified diff with paths ``a/NAME`` and ``b/NAME``; an ``original`` that is empty gives one that makes the
+    file."""
+    out: List[str] = []
+    source = f"a/{name}" if original else "/dev/null"
+    for line in difflib.unified_diff(_lines(original), _lines(text), source, f"b/{name}"):
+        # difflib leaves out the mark of a last line without an end.
+        out.append(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n")
+    return "".join(out)
+
+
+def _lines(text: str) -> List[str]:
+    # Only a line feed ends a line: `str.splitlines` would also cut at form feeds, which sources hold.
+    return re.findall(r"[^\n]*\n|[^\n]+", text)
 
 
 def _text(path: Path) -> Optional[str]:

@@ -23,6 +23,8 @@ from .evidence import keep_evidence
 from .layout import Distribution, Layout, distributions, find_layout
 from .values import Group, absent, unknown
 
+# What the maker of a build writes beside its environment: says of the build, is no part of what runs.
+BUILD_NOTES = ("plumbline-build.json", "build.log")
 FOLD = 20  # a folder of this many foreign files or more is one item
 Entries = Dict[str, Tuple[Stat, int]]  # relative path -> (stat, mode)
 # Made by `python -m venv` and not by a wheel: part of the item `venv` of group `build`.
@@ -145,9 +147,7 @@ class Tree:
 
     def _in_frame(self, name: str) -> bool:
         assert self.skeleton is not None
-        return name == "plumbline-build.json" or (
-            name.startswith(self.skeleton) and is_skeleton(name[len(self.skeleton) :])
-        )
+        return name in BUILD_NOTES or (name.startswith(self.skeleton) and is_skeleton(name[len(self.skeleton) :]))
 
     def _digest(self, name: str, key: Stat) -> str:
         return self.context.cache.digest(self.scope, name, str(self.top / name), key)

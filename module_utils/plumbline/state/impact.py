@@ -70,7 +70,7 @@ _RULES: Mapping[str, List[Tuple[str, str, str]]] = {
             "set it again with nvidia-smi on the host (role gpu_host)",
         ),
         (
-            r"gpu\.\d+\.(bar1|vbios|gsp_firmware).*",
+            r"gpu\.\d+\.(bar1|vbios|gsp_firmware|name|memory|link_|virtualization|addressing).*",
             "performance",
             "BIOS setting or firmware of the card: cannot be changed from here",
         ),
@@ -183,7 +183,7 @@ def role_for(group: str, item: str) -> str:
     if group == "driver":
         return (
             ""
-            if re.fullmatch(r"gpu\.\d+\.(uuid|bar1|vbios|gsp_firmware|name|memory|link_.*)", item)
+            if re.fullmatch(r"gpu\.\d+\.(uuid|bar1.*|vbios|gsp_firmware|name|memory.*|link_.*)", item)
             else "gpu_host" if item.startswith("gpu.") else "gpu_driver"
         )
     if group in ("firmware_and_kernel", "runtime"):

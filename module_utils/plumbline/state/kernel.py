@@ -9,6 +9,7 @@ import re
 import stat
 from typing import Any, Dict, List
 
+from ..gpu import acs as acs_lines
 from .context import Context
 from .redact import redact_argv
 from .values import Group, absent, unknown
@@ -88,21 +89,13 @@ def acs(context: Context, text: str = "", why: str = "") -> Any:
     """``{bridge address: true if requests of peers are redirected}`` from ``lspci -vvv`` (root only)."""
     if not bridges(context):
         return absent()
-    controls: Dict[str, bool] = {}
-    address, sees_capabilities = "", False
-    for line in text.splitlines():
-        head = re.match(r"^((?:[0-9a-f]{4}:)?[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]) PCI bridge", line)
-        if head or re.match(r"^\S", line):
-            address = head.group(1) if head else ""
-        sees_capabilities = sees_capabilities or (bool(address) and "Capabilities: [" in line)
-        found = re.search(r"ACSCtl:\s+(.*)", line)
-        if address and found:
-            controls[address] = bool(re.search(r"(SrcValid|ReqRedir|CmpltRedir|UpstreamFwd)\+", found.group(1)))
-    if controls:
-        return dict(sorted(controls.items()))
+    try:
+        return {d["bdf"]: d["redirects"] for d in acs_lines.parse(text)["devices"] if d["bridge"]}
+    except ValueError:
+        pass
     if "<access denied>" in text:
         return unknown("lspci shows ACS only to root")
-    if sees_capabilities:
+    if "Capabilities: [" in text:
         return absent()
     return unknown(why or "lspci showed no capabilities")
 

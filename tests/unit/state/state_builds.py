@@ -10,6 +10,7 @@ import subprocess
 import sys
 import zipfile
 from pathlib import Path
+from typing import Any
 
 from plumbline.state import document
 
@@ -93,7 +94,7 @@ def copy_root(original: Path, target: Path) -> Path:
     return target
 
 
-def look(root: Path, *groups: str, **more: object) -> dict:
+def look(root: Path, *groups: str, **more: Any) -> dict:
     """The state's groups of a root (default: build and files)."""
     found = document.observe(root, groups=list(groups) or ["build", "files"], host="h", **more)["state"]
     return dict(found["groups"])
