@@ -1,4 +1,5 @@
 """A stand-in server in a process of its own, as the measured server is."""
+
 from __future__ import annotations
 
 import subprocess

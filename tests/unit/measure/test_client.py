@@ -1,4 +1,5 @@
 """The load client: every token stamped, and every way to fail a class instead of a hang or a traceback."""
+
 from __future__ import annotations
 
 import socket
@@ -42,22 +43,35 @@ def test_chunks_cut_anywhere_read_the_same(standin: Callable[..., str], size: in
 
 def test_two_events_in_one_chunk_and_crlf() -> None:
     """Framings that SGLang does not use today but HTTP and server-sent events allow."""
+
     def value(count: int, finish: str) -> bytes:
-        return b'data: {"text":"a","output_ids":[1],"meta_info":{"completion_tokens":%d,"finish_reason":%s}}' % (count, finish.encode())
+        return b'data: {"text":"a","output_ids":[1],"meta_info":{"completion_tokens":%d,"finish_reason":%s}}' % (
+            count,
+            finish.encode(),
+        )
 
     first, second, third = value(1, "null"), value(2, "null"), value(3, '{"type":"length"}')
     events = first + b"\n\n" + second + b"\n\n"
     crlf = third + b"\r\n\r\n"
-    data = (b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
-            + b"%x;x=y\r\n" % len(events) + events + b"\r\n%x\r\n" % len(crlf) + crlf + b"\r\n0\r\n\r\n")
+    data = (
+        b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
+        + b"%x;x=y\r\n" % len(events)
+        + events
+        + b"\r\n%x\r\n" % len(crlf)
+        + crlf
+        + b"\r\n0\r\n\r\n"
+    )
     sample = Sample(0)
     assert Reply(sample, False).feed(data, 1.0)
     assert list(sample.counts) == [1, 2, 3]
 
 
 def test_text_that_looks_like_the_field_is_not_taken_for_it() -> None:
-    text = rb'say \"completion_tokens\": 99,'
-    event = b'data: {"text":"%s","output_ids":[1],"meta_info":{"finish_reason":null,"completion_tokens":7,"x":1}}\n\n' % text
+    text = rb"say \"completion_tokens\": 99,"
+    event = (
+        b'data: {"text":"%s","output_ids":[1],"meta_info":{"finish_reason":null,"completion_tokens":7,"x":1}}\n\n'
+        % text
+    )
     sample = Sample(0)
     head = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
     Reply(sample, False).feed(head + b"%x\r\n%s\r\n" % (len(event), event), 1.0)
@@ -69,13 +83,24 @@ def test_increments_are_put_together(standin: Callable[..., str]) -> None:
     assert sample.error is None and sample.output_ids == list(range(300, 332))
 
 
-@pytest.mark.parametrize(("fault", "error", "word"), [
-    ("reset", "connection_reset", "reset"), ("close", "closed_early", "closed"), ("garbage", "garbage", "not a chunk"),
-    ("notjson", "garbage", ""), ("notokens", "garbage", "completion_tokens"), ("stall", "stalled", "after 3 tokens"),
-    ("error", "server_error", "longer than the context"), ("abort", "aborted", "no memory"), ("short", "short_output", "4 tokens where 32"),
-    ("unfinished", "closed_early", "finish_reason"), ("http500", "http_error", "out of cheese"), ("nothttp", "garbage", "not an HTTP"),
-    ("silent", "stalled", "after 0 tokens"),
-])
+@pytest.mark.parametrize(
+    ("fault", "error", "word"),
+    [
+        ("reset", "connection_reset", "reset"),
+        ("close", "closed_early", "closed"),
+        ("garbage", "garbage", "not a chunk"),
+        ("notjson", "garbage", ""),
+        ("notokens", "garbage", "completion_tokens"),
+        ("stall", "stalled", "after 3 tokens"),
+        ("error", "server_error", "longer than the context"),
+        ("abort", "aborted", "no memory"),
+        ("short", "short_output", "4 tokens where 32"),
+        ("unfinished", "closed_early", "finish_reason"),
+        ("http500", "http_error", "out of cheese"),
+        ("nothttp", "garbage", "not an HTTP"),
+        ("silent", "stalled", "after 0 tokens"),
+    ],
+)
 def test_a_fault_fails_its_request_and_no_other(url: str, fault: str, error: str, word: str) -> None:
     client = LoadClient(url, concurrency=2, idle_timeout_s=0.6, tick_s=0.1)
     samples = client.run(bodies("a", f"b fault:{fault} x", "c", "d", "e"))
@@ -110,11 +135,16 @@ def test_the_deadline_ends_everything(standin: Callable[..., str]) -> None:
 
 def test_a_kept_connection_that_the_server_closed_is_no_failure() -> None:
     """Two requests on one connection; the server closes it after the first, as uvicorn does after some idle seconds."""
-    event = b'data: {"text":"a","output_ids":[1],"meta_info":{"completion_tokens":2,"finish_reason":{"type":"length"}}}\n\n'
-    answer = (b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
-              + b"%x\r\n%s\r\n0\r\n\r\n" % (len(event), event))
+    event = (
+        b'data: {"text":"a","output_ids":[1],"meta_info":{"completion_tokens":2,"finish_reason":{"type":"length"}}}\n\n'
+    )
+    answer = (
+        b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
+        + b"%x\r\n%s\r\n0\r\n\r\n" % (len(event), event)
+    )
     accepted = []
     with socket.create_server(("127.0.0.1", 0)) as listener:
+
         def serve() -> None:
             for _ in range(2):
                 connection, _ = listener.accept()
@@ -123,9 +153,12 @@ def test_a_kept_connection_that_the_server_closed_is_no_failure() -> None:
                     connection.sendall(answer)
                     accepted.append(1)
                     # The first is closed with the client's next request already on its way or not: both happen.
+
         thread = threading.Thread(target=serve)
         thread.start()
-        samples = LoadClient(f"http://127.0.0.1:{listener.getsockname()[1]}", concurrency=1).run(bodies("a", "b", tokens=2))
+        samples = LoadClient(f"http://127.0.0.1:{listener.getsockname()[1]}", concurrency=1).run(
+            bodies("a", "b", tokens=2)
+        )
         thread.join()
     assert [s.error for s in samples] == [None, None] and len(accepted) == 2
 

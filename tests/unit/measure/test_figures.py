@@ -1,4 +1,5 @@
 """The figures against samples whose truth is known, and against a server with a known pace."""
+
 from __future__ import annotations
 
 import statistics
@@ -11,7 +12,9 @@ from plumbline.measure.client import LoadClient
 from plumbline.measure.stream import Sample
 
 
-def sample(slot: int, sent: float, stamps: Sequence[float], counts: Sequence[int], verify_ct: int | None = None) -> Sample:
+def sample(
+    slot: int, sent: float, stamps: Sequence[float], counts: Sequence[int], verify_ct: int | None = None
+) -> Sample:
     made = Sample(0)
     made.slot, made.sent, made.end = slot, sent, stamps[-1]
     made.stamps.extend(stamps)
@@ -71,8 +74,11 @@ def test_several_streams_in_waves() -> None:
 def test_a_prefill_of_one_stream_stalls_the_others_and_is_no_step() -> None:
     """Stream 1 prefills from 0.5 to 0.7: stream 0 gets nothing meanwhile."""
     first = ramp(0.0, 0.01, 50) + ramp(0.71, 0.01, 50)
-    samples = [sample(0, -0.1, first, range(1, 101)), sample(1, -0.1, ramp(0.0, 0.01, 50), range(1, 51)),
-               sample(1, 0.5, ramp(0.7, 0.01, 50), range(1, 51))]
+    samples = [
+        sample(0, -0.1, first, range(1, 101)),
+        sample(1, -0.1, ramp(0.0, 0.01, 50), range(1, 51)),
+        sample(1, 0.5, ramp(0.7, 0.01, 50), range(1, 51)),
+    ]
     assert figures.compute(samples, 2, speculative=False).metrics["step_ms"] == pytest.approx(10)
 
 

@@ -1,4 +1,5 @@
 """Workloads: what is sent, and what is refused before anything is."""
+
 from __future__ import annotations
 
 import hashlib
@@ -9,8 +10,15 @@ import pytest
 from plumbline.errors import PlumblineError
 from plumbline.measure import workload
 
-SPEC = {"concurrency": 2, "requests": 4, "output_tokens": 256, "warmup_requests": 2, "temperature": 0, "greedy_equal": True,
-        "prompts": {"file": "tiny.jsonl", "skip": 3, "take": 6}}
+SPEC = {
+    "concurrency": 2,
+    "requests": 4,
+    "output_tokens": 256,
+    "warmup_requests": 2,
+    "temperature": 0,
+    "greedy_equal": True,
+    "prompts": {"file": "tiny.jsonl", "skip": 3, "take": 6},
+}
 
 
 @pytest.fixture
@@ -25,8 +33,11 @@ def test_warm_up_and_measurement_share_no_prompt(prompts: Path) -> None:
     assert [b["text"] for b in made.warm_up] == ["text 3", "text 4"]
     assert [b["text"] for b in made.measured] == ["text 5", "text 6", "text 7", "text 8"]
     assert made.prompts == ["p5", "p6", "p7", "p8"] and made.repeated == []
-    assert made.measured[0] == {"text": "text 5", "stream": True,
-                                "sampling_params": {"temperature": 0.0, "max_new_tokens": 256, "ignore_eos": True}}
+    assert made.measured[0] == {
+        "text": "text 5",
+        "stream": True,
+        "sampling_params": {"temperature": 0.0, "max_new_tokens": 256, "ignore_eos": True},
+    }
     assert made.warm_up[0]["sampling_params"]["max_new_tokens"] == 64
 
 
@@ -48,16 +59,19 @@ def test_plain_text_prompts(tmp_path: Path) -> None:
     assert [(p.id, p.text) for p in workload.read_prompts(tmp_path / "p.txt")] == [("1", "one"), ("3", "two")]
 
 
-@pytest.mark.parametrize(("change", "words"), [
-    ({"concurency": 1}, ["concurency", "did you mean 'concurrency'"]),
-    ({"concurrency": 0}, ["concurrency must be a whole number", "found: 0", "1 or more"]),
-    ({"requests": "many"}, ["requests must be a whole number", "many"]),
-    ({"requests": 1}, ["at least one request a stream", "found: 1", "2 (its concurrency) or more"]),
-    ({"temperature": "hot"}, ["temperature must be a number", "hot"]),
-    ({"prompts": {"takes": 3}}, ["takes", "did you mean 'take'"]),
-    ({"prompts": {"take": 2}}, ["no prompt is left", "more than warmup_requests (2)"]),
-    ({"output_tokens": True}, ["output_tokens", "True"]),
-])
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"concurency": 1}, ["concurency", "did you mean 'concurrency'"]),
+        ({"concurrency": 0}, ["concurrency must be a whole number", "found: 0", "1 or more"]),
+        ({"requests": "many"}, ["requests must be a whole number", "many"]),
+        ({"requests": 1}, ["at least one request a stream", "found: 1", "2 (its concurrency) or more"]),
+        ({"temperature": "hot"}, ["temperature must be a number", "hot"]),
+        ({"prompts": {"takes": 3}}, ["takes", "did you mean 'take'"]),
+        ({"prompts": {"take": 2}}, ["no prompt is left", "more than warmup_requests (2)"]),
+        ({"output_tokens": True}, ["output_tokens", "True"]),
+    ],
+)
 def test_a_wrong_workload_is_refused(change: dict[str, object], words: list[str]) -> None:
     with pytest.raises(PlumblineError) as error:
         workload.check({**SPEC, **change}, "workload w")
@@ -66,10 +80,14 @@ def test_a_wrong_workload_is_refused(change: dict[str, object], words: list[str]
 
 def test_too_few_prompts(prompts: Path) -> None:
     with pytest.raises(PlumblineError, match=r"too few prompts.*found: 20"):
-        workload.requests_of(workload.check({**SPEC, "prompts": {"skip": 15, "take": 6}}, "w"), workload.read_prompts(prompts), "w")
+        workload.requests_of(
+            workload.check({**SPEC, "prompts": {"skip": 15, "take": 6}}, "w"), workload.read_prompts(prompts), "w"
+        )
 
 
-@pytest.mark.parametrize(("text", "word"), [('{"id": 1}\n', "without text"), ("{no json\n", "not a line of JSON"), ("\n", "no prompt")])
+@pytest.mark.parametrize(
+    ("text", "word"), [('{"id": 1}\n', "without text"), ("{no json\n", "not a line of JSON"), ("\n", "no prompt")]
+)
 def test_a_prompt_file_of_another_form(tmp_path: Path, text: str, word: str) -> None:
     (tmp_path / "p.jsonl").write_text(text)
     with pytest.raises(PlumblineError, match=word):
