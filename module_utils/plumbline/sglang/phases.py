@@ -18,6 +18,7 @@ which a server without a draft goes through them (with a draft, loading and capt
 
 from __future__ import annotations
 
+import itertools
 import re
 from typing import Any, Dict, List, NamedTuple, Optional
 
@@ -166,7 +167,7 @@ def ready_reading(text: str) -> Optional[Dict[str, Any]]:
         "ready": True,
         "ready_at": stamps[-1] if stamps else None,
         "start_s": stamps[-1] - stamps[0] if stamps else None,
-        "phases": [event.phase for event in reader.history],
+        "phases": [phase for phase, _ in itertools.groupby(event.phase for event in reader.history)],
         "nccl": reader.nccl,
         "warm_up_requests": sum(1 for line in part if re.search(r'"POST /generate HTTP', line)),
     }
