@@ -171,11 +171,13 @@ def observe(context: Context, layout: Optional[Layout] = None) -> Group:
         if name == "sglang" and sglang is None:
             group.identity["distribution.sglang"] = absent()
     group.identity["nccl"] = nccl_version(layout)
-    for key in ("engine", "torch", "environment", "overrides", "lock_digest", "digest"):
+    for key in ("engine", "torch", "environment"):
         if manifest.get(key) not in (None, [], {}):
             group.identity[f"manifest.{key}"] = redact(manifest[key])
-    # What a patch did is in group ``files``: a state is what the files are, not how they came to be so.
-    group.condition["patches"] = manifest.get("patches", [])
+    # A state is what a build holds, not how it came to: what a patch did is in group ``files``, and two locks that give
+    # the same distributions give the same state.
+    for key in ("patches", "overrides", "lock_digest", "digest"):
+        group.condition[key] = manifest.get(key, absent())
     group.condition["name"] = manifest.get("name", layout.top.name)
     group.condition["pyvenv"] = {k: v for k, v in read_pyvenv(layout.venv / "pyvenv.cfg").items() if k != "command"}
     group.condition["path"] = str(layout.top)

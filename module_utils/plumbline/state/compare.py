@@ -35,6 +35,9 @@ _TOLERANCE: Mapping[str, Optional[float]] = {
     "name": None,
     "pyvenv": None,
     "patches": None,
+    "overrides": None,
+    "lock_digest": None,
+    "digest": None,
 }
 
 

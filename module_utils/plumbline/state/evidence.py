@@ -17,7 +17,7 @@ from typing import Any, Dict, Iterator, List, Optional
 from .context import Context
 from .redact import redact_text
 
-MOST_BYTES = 256 * 1024
+MOST_BYTES = 2 << 20
 MOST_FILES = 100
 
 

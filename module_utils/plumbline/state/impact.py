@@ -29,7 +29,7 @@ _RULES: Mapping[str, List[Tuple[str, str, str]]] = {
         (r".*", "performance", "run rebuild.yml: the role sglang_server writes the unit again"),
     ],
     "build": [
-        (r"manifest\.(digest|lock_digest|overrides)|shared_site_packages", "noise", "follows from the distributions"),
+        (r"shared_site_packages", "noise", "follows from the distributions"),
         (
             r".*",
             "performance",
