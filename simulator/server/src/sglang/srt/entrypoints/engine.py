@@ -8,6 +8,7 @@ import random
 import signal
 import sys
 import time
+from importlib import metadata
 from multiprocessing.connection import Connection, wait
 from typing import Any, Dict, List, Optional
 
@@ -19,8 +20,19 @@ from sglang.srt.server_args import ServerArgs
 from sglang.srt.utils.logs import log
 from sglang.version import __version__
 
+DEFAULT_NCCL = "2.30.7"
 # Shares of the load by phase; the rest is the HTTP server and its warm-up.
 SHARES = {"distributed": 0.06, "weights": 0.70, "pool": 0.02, "capture": 0.17, "warmup": 0.05}
+
+
+def nccl_of_build() -> str:
+    """The NCCL that the build says it has."""
+    for name in ("nvidia-nccl-cu13", "nvidia-nccl-cu12"):
+        try:
+            return metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return DEFAULT_NCCL
 
 
 class Boot:
@@ -153,7 +165,7 @@ class Boot:
             "ranks": ranks,
             "tag": f"TP{rank}" if ranks > 1 else "",
             "parent": os.getpid(),
-            "nccl_version": self.physics["nccl_version"],
+            "nccl_version": self.physics["nccl_version"] or nccl_of_build(),
             "profile": self.physics["profile"],
             "without_profile": rank in self.physics["rank_without_profile"],
             "deadlines": deadlines,
@@ -204,13 +216,11 @@ class Boot:
         )
 
     def kill_children(self) -> None:
-        """SIGKILL every process of this boot."""
+        """SIGKILL every process of this boot, and see it gone."""
         for process in self.processes:
-            if process.pid is not None:
-                try:
-                    os.kill(process.pid, signal.SIGKILL)
-                except ProcessLookupError:
-                    continue
+            process.kill()
+        for process in self.processes:
+            process.join(timeout=2)
 
     def kill_tree(self) -> None:
         """End as SGLang ends after a failure: everything by SIGKILL, itself last."""
