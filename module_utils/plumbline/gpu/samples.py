@@ -42,7 +42,8 @@ _FIELDS = {
 WEDGED_UTIL, WEDGED_MIB, WEDGED_SAMPLES = 99, 1024, 3
 
 
-def _run(argv: Sequence[str], timeout_s: float = 20.0) -> Optional[str]:
+def ask(argv: Sequence[str], timeout_s: float = 20.0) -> Optional[str]:
+    """What a command prints, or None if it cannot be run or fails."""
     try:
         done = subprocess.run(list(argv), capture_output=True, text=True, timeout=timeout_s, check=False)
     except (OSError, subprocess.TimeoutExpired):
@@ -52,7 +53,7 @@ def _run(argv: Sequence[str], timeout_s: float = 20.0) -> Optional[str]:
 
 def counters(nvidia_smi: str = "nvidia-smi") -> Optional[Dict[str, Dict[str, float]]]:
     """The driver's counters of clock event reasons, us by GPU index and reason; None if this driver has none."""
-    text = _run([nvidia_smi, "-q", "-d", "PERFORMANCE"])
+    text = ask([nvidia_smi, "-q", "-d", "PERFORMANCE"])
     if text is None:
         return None
     try:
@@ -67,7 +68,7 @@ def processes(nvidia_smi: str = "nvidia-smi") -> Optional[List[Dict[str, Any]]]:
     """Compute processes that the driver knows: ``[{gpu: bus id, pid, name, memory_mib}]``; None if it cannot be
     asked.
     """
-    text = _run([nvidia_smi, f"--query-compute-apps={_APPS}", "--format=csv"])
+    text = ask([nvidia_smi, f"--query-compute-apps={_APPS}", "--format=csv"])
     if text is None:
         return None
     rows = []
