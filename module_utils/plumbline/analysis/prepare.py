@@ -11,12 +11,14 @@ from pathlib import Path
 from typing import Any, Optional
 
 from ..errors import PlumblineError, unknown_name
+from ..measure import workload as measuring
 from ..models import catalogue as models
 from ..models.place import place
 from ..sglang import arguments, speculation
 from . import experiment as experiments
 from .build import locks
 
+PROJECT = Path(__file__).parents[3]
 OPTIONS = Path(__file__).parent / "data" / "sglang-options"
 
 
@@ -48,6 +50,7 @@ def arms(experiment: dict, books: dict[str, dict], host: dict, *, builds: dict[s
     config.json by name, as far as it can be read. Raises one PlumblineError that lists every fault.
     """
     workloads = [_entry("workload", w, books["workloads"]) for w in experiment["workloads"]]
+    check_workloads(workloads)
     out: list[dict] = []
     faults: list[PlumblineError] = []
     target = host["target"]
@@ -88,6 +91,27 @@ def _path(where: str, name: str, paths: dict[str, str]) -> str:
     if name not in paths:
         raise unknown_name("model", name, paths, where)
     return paths[name]
+
+
+def check_workloads(entries: list[dict], project: Optional[Path] = None) -> None:
+    """Refuse a faulty workload, prompts that are not what they are said to be, and prompts that two workloads share.
+
+    ``entries``: of the catalogue, with their names; ``project``: the folder that prompt files are relative to.
+    """
+    taken: dict[str, dict[str, str]] = {}
+    for entry in entries:
+        where = f"workload {entry['name']}"
+        workload = measuring.check({k: v for k, v in entry.items() if k != "name"}, where)
+        path = (project or PROJECT) / entry["prompts"]["file"]
+        prompts = measuring.read_prompts(path, workload.sha256)
+        measuring.requests_of(workload, prompts, str(path))
+        users = taken.setdefault(str(path), {})
+        end = None if workload.take is None else workload.skip + workload.take
+        for prompt in prompts[workload.skip:end]:
+            if users.setdefault(prompt.id, entry["name"]) != entry["name"]:
+                raise PlumblineError(f"workloads {users[prompt.id]} and {entry['name']} share a prompt", where, prompt.id,
+                                     "prompts of different workloads are disjoint, since caches would remember them",
+                                     "give them other slices (prompts.skip and prompts.take)")
 
 
 def model_places(catalogue: dict[str, dict], root: str, controller_root: str) -> tuple[dict[str, str], dict[str, dict]]:

@@ -27,7 +27,7 @@ KEYS = (
     "idle_timeout_s",
     "deadline_s",
 )
-PROMPT_KEYS = ("file", "sha256", "skip", "take")
+PROMPT_KEYS = ("file", "sha256", "max_tokens", "skip", "take")
 
 
 @dataclass(frozen=True)
