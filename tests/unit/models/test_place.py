@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tarfile
 import threading
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Callable, Dict, Iterator, List
 
@@ -240,8 +241,17 @@ def test_two_placers_at_once(root: Path, source: Path) -> None:
     assert len(installed) == 1 and len(visible(root)) == 1
 
 
-# The hub: huggingface_hub itself, of this environment or of the one named here, against a stand-in on loopback.
-HUB_PYTHON = os.environ.get("PLUMBLINE_HUB_PYTHON", sys.executable)
+def hub_python() -> str:
+    """A Python with huggingface_hub: the one named, this one, or that of the build on this machine."""
+    if "PLUMBLINE_HUB_PYTHON" in os.environ:
+        return os.environ["PLUMBLINE_HUB_PYTHON"]
+    data = Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local/share")
+    build = data / "plumbline/builds/current/venv/bin/python"
+    return str(build) if find_spec("huggingface_hub") is None and build.exists() else sys.executable
+
+
+# The hub: huggingface_hub itself against a stand-in on loopback.
+HUB_PYTHON = hub_python()
 
 
 @pytest.fixture
