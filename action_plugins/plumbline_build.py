@@ -15,6 +15,7 @@ from plumbline.build.lock import file_serves, machine_of, needed_bytes
 from plumbline.build.make import check_wheelhouse
 from plumbline.digest import file_digest
 from plumbline.errors import PlumblineError
+from plumbline.state.redact import redact
 
 display = Display()
 
@@ -50,6 +51,9 @@ class ActionModule(ActionBase):
             str(args["lock"]), [*folders["lock_folders"], *_LOCK_FOLDERS], [*folders["search"], *_SEARCH]
         )
         args.update(lock=file, document=locks.without_sources(lock))
+        given = {str(k): str(v) for k, v in (args.get("pip_environment") or {}).items()}
+        secrets = {k: v for k, v in given.items() if redact({k: v}) != {k: v}}
+        args.update(pip_environment={k: v for k, v in given.items() if k not in secrets}, pip_secrets=secrets)
         carried = (
             Path(args["wheelhouse"])
             if args.get("wheelhouse") and args.get("wheelhouse_location") == "controller"

@@ -56,6 +56,10 @@ options:
     description: Environment of pip and git, for an index or a proxy of the lab's own, e.g. C(PIP_INDEX_URL).
     type: dict
     default: {}
+  pip_secrets:
+    description: The part of I(pip_environment) that must not be shown; taken out of it by the action plugin.
+    type: dict
+    default: {}
   current:
     description: Point C(<root>/builds/current) to the build, in one step. Older builds are kept.
     type: bool
@@ -148,7 +152,9 @@ def main() -> None:
             "python": {"type": "str"},
             "wheelhouse": {"type": "path"},
             "wheelhouse_location": {"type": "str", "choices": ["target", "controller"], "default": "target"},
-            "pip_environment": {"type": "dict", "default": {}, "no_log": True},
+            "pip_environment": {"type": "dict", "default": {}},
+            # Every value of a no_log option is blotted out wherever it occurs in the result: nothing but secrets in it.
+            "pip_secrets": {"type": "dict", "default": {}, "no_log": True},
             "current": {"type": "bool", "default": True},
             "document": {"type": "dict"},
             "staged": {"type": "path"},
@@ -167,7 +173,7 @@ def main() -> None:
             python=p["python"],
             wheelhouse=Path(p["wheelhouse"]) if p["wheelhouse"] else None,
             wheelhouse_is_here=p["wheelhouse_location"] == "target",
-            pip_environment=p["pip_environment"],
+            pip_environment={**p["pip_environment"], **p["pip_secrets"]},
             current=p["current"],
             staged=Path(p["staged"]) if p["staged"] else None,
             wheels=p["wheels"],

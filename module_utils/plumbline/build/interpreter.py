@@ -14,7 +14,7 @@ from ..errors import PlumblineError
 # Run by each candidate, with -I: what it really is. A version manager's shim answers for the Python behind it, or
 # fails.
 _PROBE = """
-import json, platform, sys
+import glob, json, os, platform, sys
 ok = []
 for name in ("venv", "ensurepip", "zlib", "ssl", "ctypes"):
     try:
@@ -22,11 +22,24 @@ for name in ("venv", "ensurepip", "zlib", "ssl", "ctypes"):
         ok.append(name)
     except ImportError:
         pass
+wheels = []
+if "ensurepip" in ok:
+    import ensurepip
+    bundled = os.path.join(os.path.dirname(ensurepip.__file__), "_bundled")
+    for folder in (bundled, getattr(ensurepip, "_WHEEL_PKG_DIR", None)):
+        wheels += sorted(glob.glob(os.path.join(folder, "pip-*.whl"))) if folder else []
 base = getattr(sys, "_base_executable", None) or sys.executable
-print(json.dumps({"path": base if sys.prefix != sys.base_prefix else sys.executable, "version": "%d.%d.%d" %
-sys.version_info[:3],
-    "implementation": sys.implementation.name, "bits": 64 if sys.maxsize > 2**32 else 32, "modules": ok,
-    "machine": platform.machine(), "system": platform.system().lower(), "libc": list(platform.libc_ver())}))
+print(json.dumps({
+    "path": base if sys.prefix != sys.base_prefix else sys.executable,
+    "version": "%d.%d.%d" % sys.version_info[:3],
+    "implementation": sys.implementation.name,
+    "bits": 64 if sys.maxsize > 2**32 else 32,
+    "modules": ok,
+    "machine": platform.machine(),
+    "system": platform.system().lower(),
+    "libc": list(platform.libc_ver()),
+    "pip_wheel": wheels[-1] if wheels else None,
+}))
 """
 _NEEDED = ("venv", "ensurepip", "zlib", "ssl", "ctypes")
 _PROBE_TIMEOUT_S = 20

@@ -7,7 +7,7 @@ is a mapping of which `local` entries carry `name`, `version` and `tree_sha256`,
 from __future__ import annotations
 
 import re
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, Dict, Iterable, List, Optional, Tuple
 
 from ..digest import digest
 from ..errors import PlumblineError
@@ -114,19 +114,53 @@ def check_files(lock: Dict[str, Any], where: str) -> None:
                 )
 
 
-def requirement(name: str, version: str, hashes: List[str]) -> str:
-    """One line of a pip requirements file with its hashes. ``==2.13.0`` lets pip take ``2.13.0+cpu`` too."""
-    return " ".join([f"{name}=={version}", *(f"--hash=sha256:{h}" for h in sorted(set(hashes)))])
+def requirement(name: str, version: str, hashes: Iterable[str], equal: str = "==") -> str:
+    """One line of a pip requirements file with its hashes."""
+    return " ".join([f"{name}{equal}{version}", *(f"--hash=sha256:{h}" for h in sorted(set(hashes)))])
+
+
+def builds_of(entry: Dict[str, Any], python: str, machine: str) -> Dict[str, List[str]]:
+    """The builds of one version that a distribution's files are, most wanted first: exact version -> their hashes.
+
+    ``2.13.0+cpu`` comes before ``2.13.0``, as pip itself would choose. A source archive belongs to the plain version.
+    """
+    builds: Dict[str, List[str]] = {}
+    for file, sha256 in entry["files"].items():
+        if file_serves(file, python, machine):
+            wheel = wheel_parts(file)
+            builds.setdefault(wheel[1] if wheel else entry["version"], []).append(sha256)
+    return {version: builds[version] for version in sorted(builds, key=lambda v: ("+" not in v, v))}
+
+
+def has_builds(entry: Dict[str, Any]) -> bool:
+    """True if an index may give other builds of the pinned version, which only their local version tells apart."""
+    versions = {wheel[1] for wheel in map(wheel_parts, entry["files"]) if wheel}
+    return any("+" in v for v in versions) and "+" not in entry["version"]
 
 
 def requirements(lock: Dict[str, Any], flavour: Optional[str]) -> List[str]:
     """Requirement lines of the distributions without a condition (``flavour`` None), or of those for that flavour of
-    torch."""
+    torch. Left out are those of which an index may give several builds (`alternatives`)."""
     lines = []
     for name, entry in sorted(lock.get("distributions", {}).items()):
-        if (entry.get("when") or {}).get("torch") == flavour:
-            lines.append(requirement(name, entry["version"], list(entry["files"].values())))
+        if (entry.get("when") or {}).get("torch") == flavour and not has_builds(entry):
+            lines.append(requirement(name, entry["version"], entry["files"].values()))
     return lines
+
+
+def alternatives(lock: Dict[str, Any], python: str) -> List[List[str]]:
+    """For each distribution of which an index may give several builds: its requirement lines, to be tried in order.
+
+    One line with the hashes of all builds would not do: pip prefers a file whose hash its index states to a file in a
+    folder, so that a CPU build beside an index would never be taken.
+    """
+    out = []
+    for name, entry in sorted(lock.get("distributions", {}).items()):
+        if has_builds(entry):
+            builds = builds_of(entry, python, machine_of(lock))
+            # Three signs: `==2.13.0` would match 2.13.0+cpu too.
+            out.append([requirement(name, version, hashes, "===") for version, hashes in builds.items()])
+    return out
 
 
 def needed_bytes(lock: Dict[str, Any], flavour: Optional[str] = None) -> int:

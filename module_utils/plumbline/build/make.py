@@ -20,8 +20,9 @@ from ..files import write_json
 from ..sglang import options
 from . import installed, manifest, pip
 from .interpreter import find, probe
-from .lock import build_digest, lock_digest, needed_bytes, requirement, requirements
+from .lock import alternatives, build_digest, lock_digest, needed_bytes, requirement, requirements
 from .patch import apply
+from .seed import unpack_pip
 
 LOCK_WAIT_S = 1800.0
 
@@ -193,12 +194,30 @@ class _Making:
                 return e.output
             raise pip.explain(e, doing, self.where, self.log) from None
 
+    def virtual_environment(self, python: str, pip_wheel: Optional[str]) -> None:
+        venv = self.build / "venv"
+        options = ["--without-pip"] if pip_wheel else []
+        self.run([python, "-I", "-m", "venv", *options, str(venv)], "making the virtual environment")
+        if pip_wheel:
+            unpack_pip(Path(pip_wheel), site_packages(self.build), venv / "bin")
+
     def install(self, lines: List[str], folder: Optional[Path], doing: str) -> None:
         pip.install(self.python, lines, folder, self.step, doing, self.where)
 
+    def install_first(self, lines: List[str], folder: Optional[Path]) -> None:
+        """Install the first of several builds of one version that pip can get."""
+        for line in lines:
+            try:
+                return self.install([line], folder, f"installing {line.split()[0]}")
+            except pip.VersionMissingError:
+                if line == lines[-1]:
+                    raise
+        return None
+
     def from_git(self) -> None:
         for entry in self.lock.get("git", []):
-            link = f"{entry['name']} @ git+{entry['url']}@{entry['commit']}"
+            # Without a name before it: older pips take `name @ git+file:///...` for a path.
+            link = f"git+{entry['url']}@{entry['commit']}"
             if entry.get("subdirectory"):
                 link += f"#subdirectory={entry['subdirectory']}"
             # Its build requirements are distributions of the lock: an isolated build would fetch others, without
@@ -308,8 +327,10 @@ def _steps(
     space: Callable[[int, str], None],
 ) -> Dict[str, Any]:
     with m.timed("venv"):
-        m.run([interpreter["path"], "-I", "-m", "venv", str(m.build / "venv")], "making the virtual environment")
+        m.virtual_environment(interpreter["path"], interpreter["pip_wheel"])
     with m.timed("distributions"):
+        for lines in alternatives(lock, interpreter["minor"]):
+            m.install_first(lines, wheelhouse)
         m.install(requirements(lock, None), wheelhouse, "installing the lock's distributions")
     site = site_packages(m.build)
     torch = installed.torch_of(site)

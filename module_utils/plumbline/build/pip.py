@@ -92,10 +92,14 @@ def run(argv: Sequence[str], env: Dict[str, str], log: Path, keep_open: int, cwd
     return text
 
 
+class VersionMissingError(PlumblineError):
+    """pip found no file of a pinned version."""
+
+
 def _no_version(found: re.Match[str], where: str) -> PlumblineError:
     versions = re.sub(r"^from versions: ", "", found.group("versions"))
     name = found.group("wanted").partition("=")[0]
-    return PlumblineError(
+    return VersionMissingError(
         f"the version {found.group('wanted')} does not exist for this Python and platform where pip looked",
         f"{where}, key distributions.{name}.version",
         found.group("wanted"),

@@ -14,10 +14,31 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 from plumbline.analysis.build.locks import read
-from plumbline.build.lock import machine_of, requirements
+from plumbline.build.lock import alternatives, machine_of, requirements
 from plumbline.build.make import check_wheelhouse
+
+
+def target_options(lock: dict[str, Any], python: str) -> list[str]:
+    """pip's options for files of the hosts' Python and platform rather than those of this machine."""
+    machine, minor = machine_of(lock), int(lock.get("glibc", "2.28").split(".")[1])
+    # pip takes platform tags by equality, so every older glibc is named too.
+    platforms = [f"manylinux_2_{older}_{machine}" for older in range(minor, 4, -1)]
+    platforms += [f"manylinux{name}_{machine}" for name in ("2014", "2010", "1")] + [f"linux_{machine}"]
+    abis = [f"cp{python.replace('.', '')}", "abi3", "none"]
+    options = ["--only-binary", ":all:", "--python-version", python, "--implementation", "cp"]
+    return [*options, *(x for a in abis for x in ("--abi", a)), *(x for p in platforms for x in ("--platform", p))]
+
+
+def download(lines: list[str], folder: Path, options: list[str]) -> bool:
+    """Download the files of requirement lines; False if pip could not."""
+    with tempfile.NamedTemporaryFile("w", suffix=".txt") as f:
+        f.write("\n".join(lines) + "\n")
+        f.flush()
+        argv = [sys.executable, "-m", "pip", "download", "--require-hashes", "--no-deps", "--dest", str(folder)]
+        return subprocess.run([*argv, *options, "-r", f.name], check=False).returncode == 0
 
 
 def main() -> None:
@@ -31,48 +52,16 @@ def main() -> None:
     lock = read(args.lock)
     if args.python not in lock["python"]:
         sys.exit(f"{args.lock} has no files for Python {args.python}: it serves {', '.join(lock['python'])}")
-    lines = requirements(lock, None) + (requirements(lock, args.torch) if args.torch else [])
-    glibc = [int(p) for p in lock.get("glibc", "2.28").split(".")]
-    # pip takes platform tags by equality, so every older glibc is named too.
-    platforms = [f"manylinux_2_{minor}_{machine_of(lock)}" for minor in range(glibc[1], 4, -1)]
-    platforms += [f"manylinux{name}_{machine_of(lock)}" for name in ("2014", "2010", "1")] + [
-        f"linux_{machine_of(lock)}"
-    ]
     args.folder.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile("w", suffix=".txt") as f:
-        f.write("\n".join(lines) + "\n")
-        f.flush()
-        subprocess.run(
-            [
-                sys.executable,
-                "-m",
-                "pip",
-                "download",
-                "--require-hashes",
-                "--no-deps",
-                "--only-binary",
-                ":all:",
-                "--python-version",
-                args.python,
-                "--implementation",
-                "cp",
-                "--abi",
-                f"cp{args.python.replace('.', '')}",
-                "--abi",
-                "abi3",
-                "--abi",
-                "none",
-                *(x for p in platforms for x in ("--platform", p)),
-                "--dest",
-                str(args.folder),
-                "-r",
-                f.name,
-                *args.pip,
-            ],
-            check=True,
-        )
+    options = [*target_options(lock, args.python), *args.pip]
+    for lines in alternatives(lock, args.python):
+        if not any(download([line], args.folder, options) for line in lines):
+            sys.exit(f"none of these could be had: {'; '.join(line.split()[0] for line in lines)}")
+    lines = requirements(lock, None) + (requirements(lock, args.torch) if args.torch else [])
+    if lines and not download(lines, args.folder, options):
+        sys.exit(1)
     check_wheelhouse(args.folder, lock, str(args.lock))
-    print(f"{args.folder}: {len(lines)} distributions of {lock['name']} for Python {args.python}")
+    print(f"{args.folder}: the files of {lock['name']} for Python {args.python}")
 
 
 if __name__ == "__main__":
