@@ -24,7 +24,7 @@ from .proof import Proof
 from .supervisor import alive, command_of
 
 PathLike = Union[str, Path]
-POLL_S = 0.05
+POLL_S, SOON_S = 0.05, 0.01  # steps of the loop, and once the port answers
 EXIT_S = 0.6  # for the supervisor to tell how the server ended
 MOST_LOG = 8 << 20  # bytes of a log's end that are searched for the cause of a death
 
@@ -82,10 +82,11 @@ class _Watch:
                 wrong = self.proof.error
                 return self._failed(wrong.cls, wrong.detail, wrong.lines, wrong.remedy,
                                     with_stacks=wrong.cls in ("not_ready", "no_generation"))
-            self._knock()
-            if self.proof is None and self.reader.phase == "ready":
-                self.proof = Proof(self.base_url, self.model, self.draft, self.proof_s)
-                self.proof.start()
+            foreign = self._knock()
+            if foreign:
+                return foreign
+            if self.proof and self.reader.phase == "ready":
+                self.proof.fired.set()
             stuck = self.progress.stuck(boots.tree, self.pids)
             if stuck:
                 return self._failed("hang", f"{stuck}; {self._where()}", self._last_lines(),
@@ -95,8 +96,7 @@ class _Watch:
                                     self._last_lines(), "raise sglang_server_ready_timeout_s if the load takes longer",
                                     with_stacks=True)
             self.lease.tick()
-            # Short steps once the proof runs: what it waits for is what is being timed.
-            time.sleep(0.01 if self.proof else POLL_S)
+            time.sleep(SOON_S if self.proof else POLL_S)
 
     def _elapsed(self) -> float:
         return round(time.monotonic() - float(self.pids["started_monotonic"]), 3)
@@ -127,20 +127,32 @@ class _Watch:
         local = began.astimezone().replace(tzinfo=timezone.utc).timestamp()
         return round(min(now, max(0.0, stamp - local)), 3)
 
-    def _knock(self) -> None:
-        if self.port_s is None:
-            with socket.socket(socket.AF_INET6 if ":" in self.address[0] else socket.AF_INET) as s:
-                s.settimeout(0.2)
-                if s.connect_ex(self.address) == 0:
-                    self.port_s = self._elapsed()
+    def _knock(self) -> Optional[Dict[str, Any]]:
+        """Begin the proof when the port answers; a failure if it is another's."""
+        if self.proof:
+            return None
+        with socket.socket(socket.AF_INET6 if ":" in self.address[0] else socket.AF_INET) as s:
+            s.settimeout(0.2)
+            if s.connect_ex(self.address) != 0:
+                return None
+        self.port_s = self._elapsed()
+        holders = ports.owners(self.address[1])
+        if holders and not holders & set(boots.tree(self.pids)):
+            pid = min(holders)
+            return self._failed(
+                "foreign_server", f"port {self.address[1]} is answered by a process that is not of this boot, {pid}",
+                [command_of(pid)], f"stop process {pid}, or choose another port")
+        self.proof = Proof(self.base_url, self.model, self.draft, self.proof_s)
+        self.proof.start()
+        return None
 
     def _where(self) -> str:
         """What is known of a server that is not ready."""
         parts = [f"phase {self.reader.phase}" + (f" ({self.reader.detail})" if self.reader.detail else "")]
         if self.proof:
-            parts.append(f"last step of the proof: {self.proof.step}")
-        elif self.port_s is not None:
-            parts.append("the port answers, but the log lacks the ready line")
+            parts.append(f"the port answers; last step of the proof: {self.proof.step}")
+        elif self.reader.phase == "ready":
+            parts.append(f"the log says that it is ready, but nothing answers at {self.address[0]}:{self.address[1]}")
         return ", ".join(parts)
 
     def _text(self) -> str:
@@ -162,14 +174,7 @@ class _Watch:
         return value
 
     def _proven(self, proof: Dict[str, Any]) -> Dict[str, Any]:
-        start_s = self._elapsed()
-        holders = ports.owners(self.address[1])
-        if holders and not holders & set(boots.tree(self.pids)):
-            pid = min(holders)
-            return self._failed(
-                "foreign_server", f"port {self.address[1]} is answered by a process that is not of this boot, {pid}",
-                [command_of(pid)], f"stop process {pid}, or choose another port")
-        return self._result(ready=True, phase="ready", start_s=start_s, proof=proof)
+        return self._result(ready=True, phase="ready", start_s=self._elapsed(), proof=proof)
 
     def _failed(self, cls: str, detail: str, lines: List[str], remedy: str,
                 with_stacks: bool = False) -> Dict[str, Any]:

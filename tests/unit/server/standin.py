@@ -50,7 +50,7 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         info = {"/model_info": False, "/get_model_info": True, "/server_info": False, "/get_server_info": True}
-        if self.path == ("/health_generate" if A.old else "/ready"):
+        if self.path in ("/health", "/health_generate" if A.old else "/ready"):
             self._send(200 if READY.is_set() and A.fail != "never-ready" else 503)
         elif self.path in info and info[self.path] == A.old:
             if self.path.endswith("model_info"):
