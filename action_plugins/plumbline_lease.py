@@ -13,9 +13,9 @@ class ActionModule(ActionBase):
     def run(self, tmp: Optional[str] = None, task_vars: Optional[dict] = None) -> dict[str, Any]:
         result = super().run(tmp, task_vars)
         arguments = dict(self._task.args)
-        given = {name for name, value in arguments.items() if value is not None}
-        # All of it or none: a process id means something only with its start time and machine.
-        if not given & {"controller", "controller_pid", "controller_start", "controller_machine"}:
-            arguments.update(controller_identity())
+        own = controller_identity()
+        # A process id means something only with its start time and machine: nothing is added to another's.
+        if arguments.get("controller_pid") in (None, own["controller_pid"]):
+            arguments.update({name: value for name, value in own.items() if arguments.get(name) is None})
         result.update(self._execute_module(module_name="plumbline_lease", module_args=arguments, task_vars=task_vars))
         return result
