@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import pytest
 from ansible.errors import AnsibleFilterError
+
 from filter_plugins.plumbline_sglang import FilterModule
 
 FILTERS = FilterModule().filters()
