@@ -1,0 +1,54 @@
+"""Runs the project's playbooks as a user would, through ansible-runner, on simulated hosts of the test's own."""
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import ansible_runner
+
+ROOT = Path(__file__).parents[2]
+QUICK = ROOT / "tests" / "scenario" / "physics" / "quick.yml"
+
+
+class Lab:
+    """Simulated hosts below a folder of the test's own, and the results of what is run on them."""
+
+    def __init__(self, folder: Path, hosts: str = "sim-1", physics: Path = QUICK, first_port: int = 31700) -> None:
+        self.folder, self.hosts, self.physics = folder, hosts, physics
+        self.results = folder / "results"
+        self.first_port = first_port
+        self.events: list[dict] = []
+
+    def run(self, playbook: str, on_event: Callable[[dict], Any] | None = None, **variables: Any) -> ansible_runner.Runner:
+        """Run a playbook on the lab's hosts; ``variables`` are extra variables. Returns ansible-runner's Runner."""
+        private = self.folder / "runner"
+        shutil.rmtree(private, ignore_errors=True)
+        private.mkdir(parents=True)
+        self.events = []
+
+        def handle(event: dict) -> bool:
+            self.events.append(event)
+            if on_event:
+                on_event(event)
+            return False  # events are kept here, not as files
+
+        return ansible_runner.run(
+            private_data_dir=str(private), playbook=str(ROOT / "playbooks" / f"{playbook}.yml"),
+            inventory=str(ROOT / "inventory" / "simulated"), limit=self.hosts, quiet=True, event_handler=handle,
+            envvars={"ANSIBLE_CONFIG": str(ROOT / "ansible.cfg"), "LC_ALL": "C.UTF-8",
+                     "ANSIBLE_CALLBACK_PLUGINS": str(ROOT / "callback_plugins")},
+            extravars={"simulated_root": str(self.folder / "hosts"), "results_root": str(self.results),
+                       "simulator_physics": str(self.physics), "simulated_first_port": self.first_port, **variables})
+
+    def text(self) -> str:
+        """Everything that the last run printed."""
+        return "\n".join(e.get("stdout", "") for e in self.events)
+
+
+def kill_controller(event: dict) -> None:
+    """SIGKILL to the ansible-playbook process that an event comes from."""
+    os.kill(event["pid"], signal.SIGKILL)

@@ -1,0 +1,65 @@
+"""A controller that is killed in the middle: nothing is measured twice, and nothing finished is lost."""
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from playbooks import Lab, kill_controller
+
+from plumbline.analysis.store import Results
+
+
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory: pytest.TempPathFactory) -> Lab:
+    return Lab(tmp_path_factory.mktemp("interrupted"))
+
+
+def processes_of(folder: Path) -> list[str]:
+    """Command lines of the processes that live of the lab's hosts."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            command = path.read_bytes().replace(b"\0", b" ").decode(errors="replace")
+        except OSError:
+            continue
+        if str(folder / "hosts") in command:
+            found.append(command)
+    return found
+
+
+def test_killed_and_started_again_each_measurement_is_made_once(lab: Lab):
+    finished: list[str] = []
+
+    def kill_at_the_fifth(event: dict) -> None:
+        data = event.get("event_data", {})
+        if event["event"] == "runner_item_on_ok" and data.get("task_action") == "plumbline_throughput":
+            finished.append(data["res"]["measurement"]["id"])
+            # The fifth is the first of its boot's two: it is spooled on the host, and nobody has recorded it.
+            if len(finished) == 5:
+                kill_controller(event)
+
+    interrupted = lab.run("matrix", kill_at_the_fifth, experiment="demo")
+    assert interrupted.rc != 0
+    store = Results(lab.results).experiment("demo")
+    assert len(store.measurements()) == 4
+
+    resumed = lab.run("matrix", experiment="demo")
+    assert resumed.rc == 0, lab.text()[-4000:]
+    records = store.measurements()
+    assert len(store.runs()) == 1
+    assert {r["status"] for r in records} == {"ok"}
+    assert set(finished) <= {r["id"] for r in records}
+    planned = Counter((r["position"], r["workload"]) for r in records)
+    assert len(planned) == 20
+    assert set(planned.values()) == {1}
+    assert processes_of(lab.folder) == []
+    assert {c["candidate_arm"]["name"] for c in store.verdict()["comparisons"]} == {"eagle3-2step", "eagle3-3step"}
+
+
+def test_a_complete_run_is_followed_by_a_new_one(lab: Lab):
+    result = lab.run("matrix", experiment="demo", plan_only=True)
+    assert result.rc == 0
+    store = Results(lab.results).experiment("demo")
+    assert len(store.runs()) == 1, "planning alone begins no run"
+    assert store.choose_run()[1] is False
