@@ -143,6 +143,8 @@ def _without_followers(differences: List[Dict[str, Any]]) -> List[Dict[str, Any]
 
 def _conditions(group: str, a: Mapping[str, Any], b: Mapping[str, Any]) -> List[Dict[str, Any]]:
     out: List[Dict[str, Any]] = []
+    if not a or not b:
+        return []  # a lock knows no conditions
     for item in sorted({*a, *b}):
         was, now = a.get(item, absent()), b.get(item, absent())
         if was == now or is_unknown(was) or is_unknown(now):

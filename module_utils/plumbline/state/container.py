@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import os
 import re
-from typing import Any, List
+from typing import Any, List, Tuple
 
+from ..digest import digest
 from .context import Context
 from .values import Group, absent, unknown
 
@@ -60,7 +61,24 @@ def image(context: Context, found: str) -> Any:
             return match.group(1)
     if found in ("lxc", "systemd-nspawn", "openvz"):
         return absent()  # these run a root file system, not an image
+    kind_of_root, options = _root_mount(context)
+    if kind_of_root and kind_of_root != "overlay":
+        return absent()  # likewise, whatever its files say of where it came from
+    layers = re.search(r"(?:^|,)lowerdir=([^,]+)", options)
+    if layers:
+        # The first layer is the container's own; the others are the image's, by names that this machine gave them.
+        return {"layers": digest(layers.group(1).split(":")[1:])[:16]}
     return unknown(f"{found} does not tell the image's digest inside the container")
+
+
+def _root_mount(context: Context) -> Tuple[str, str]:
+    """(file system, options) of what is mounted at /; ("", "") if the kernel does not say."""
+    for line in context.text("/proc/self/mountinfo").splitlines():
+        parts = line.split()
+        if len(parts) > 5 and parts[4] == "/" and "-" in parts:
+            dash = parts.index("-")
+            return parts[dash + 1], parts[-1]
+    return "", ""
 
 
 def observe(context: Context) -> Group:

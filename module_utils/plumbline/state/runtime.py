@@ -163,6 +163,10 @@ def _cgroup(context: Context) -> Any:
         value = context.text(f"/sys/fs/cgroup/{item}")
         if value:
             out[item] = value
+    for item in ("cpu/cpu.cfs_quota_us", "memory/memory.limit_in_bytes", "cpuset/cpuset.effective_cpus"):  # version 1
+        value = context.text(f"/sys/fs/cgroup/{item}")
+        if value:
+            out[item] = value
     return out or absent()
 
 

@@ -244,6 +244,18 @@ def test_kinds_of_containers(host: Host, path: str, text: str, kind: str, image:
     assert bool(found["owned_by_the_host"]) == (kind != "bare")
 
 
+def test_a_docker_image_by_its_layers(host: Host) -> None:
+    line = "100 1 0:50 / / rw,relatime - overlay overlay rw,lowerdir=/o/l/{}:/o/l/B:/o/l/C,upperdir=/o/x,workdir=/o/w\n"
+    host.put("/.dockerenv", "").put("/proc/self/mountinfo", line.format("INIT1"))
+    image = container.observe(host.context()).identity["image"]
+    host.put("/proc/self/mountinfo", line.format("INIT2"))
+    assert container.observe(host.context()).identity["image"] == image, "another container of the same image"
+    host.put("/proc/self/mountinfo", line.format("INIT2").replace("/C,", "/D,"))
+    assert container.observe(host.context()).identity["image"] != image
+    host.put("/proc/self/mountinfo", "1 1 8:1 / / rw - ext4 /dev/vda rw\n")
+    assert container.observe(host.context()).identity["image"] == absent()
+
+
 def test_the_kind_can_be_decided(host: Host) -> None:
     host.put("/run/systemd/container", "systemd-nspawn")
     assert container.kind(host.context(host_kind="bare")) == "bare"

@@ -1,0 +1,49 @@
+"""Turn an observed state into a lock, ``states/NAME.yml``. Documentation: library/plumbline_capture.py."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from plumbline.analysis import capture
+from plumbline.analysis.action import PlumblineAction
+from plumbline.analysis.store import Results
+
+_PROJECT = Path(__file__).resolve().parent.parent
+
+
+class ActionModule(PlumblineAction):
+    ARGUMENTS = {
+        "name": {"type": "str", "required": True},
+        "state": {"type": "dict", "required": True},
+        "evidence": {"type": "dict", "default": {}},
+        "results_root": {"type": "path", "required": True},
+        "states_folder": {"type": "path", "default": str(_PROJECT / "states")},
+        "lock_folders": {"type": "list", "elements": "path", "default": []},
+        "search": {"type": "list", "elements": "path", "default": []},
+        "description": {"type": "str", "default": ""},
+        "variant": {"type": "str", "default": ""},
+        "overwrite": {"type": "bool", "default": False},
+    }
+
+    def act(self, arguments: dict, task_vars: dict) -> dict:
+        files = _PROJECT / "roles" / "sglang_build" / "files"
+        made = capture.prepare(
+            arguments["state"],
+            arguments["evidence"],
+            name=arguments["name"],
+            description=arguments["description"],
+            variant=arguments["variant"] or None,
+            states_folder=Path(arguments["states_folder"]),
+            overwrite=arguments["overwrite"],
+            lock_folders=[*map(Path, arguments["lock_folders"]), files / "locks", _PROJECT / "states"],
+            search=[*map(Path, arguments["search"]), files, _PROJECT],
+        )
+        if not self._task.check_mode:
+            capture.write(made, Results(arguments["results_root"]), arguments["state"], arguments["evidence"])
+        return {
+            "changed": made["changed"],
+            "lock": str(made["path"]),
+            "remarks": made["remarks"],
+            "digest": arguments["state"]["digest"],
+            "diff": made["diff"],
+        }
