@@ -3,14 +3,27 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
+import sys
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from importlib.util import find_spec
+from pathlib import Path
 from types import TracebackType
 from typing import Dict, List, Optional, Type
 from urllib.parse import unquote, urlsplit
 
 Files = Dict[str, bytes]
+
+
+def hub_python() -> str:
+    """A Python with huggingface_hub: the one named, this one, or that of the build on this machine."""
+    if "PLUMBLINE_HUB_PYTHON" in os.environ:
+        return os.environ["PLUMBLINE_HUB_PYTHON"]
+    data = Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local/share")
+    build = data / "plumbline/builds/current/venv/bin/python"
+    return str(build) if find_spec("huggingface_hub") is None and build.exists() else sys.executable
 
 
 class Hub:

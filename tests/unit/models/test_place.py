@@ -9,12 +9,11 @@ import subprocess
 import sys
 import tarfile
 import threading
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Callable, Dict, Iterator, List
 
 import pytest
-from hub_standin import Hub
+from hub_standin import Hub, hub_python
 from plumbline.errors import PlumblineError
 from plumbline.models import place
 from plumbline.models.catalogue import parse, select
@@ -239,15 +238,6 @@ def test_two_placers_at_once(root: Path, source: Path) -> None:
     finally:
         place.from_directory = original
     assert len(installed) == 1 and len(visible(root)) == 1
-
-
-def hub_python() -> str:
-    """A Python with huggingface_hub: the one named, this one, or that of the build on this machine."""
-    if "PLUMBLINE_HUB_PYTHON" in os.environ:
-        return os.environ["PLUMBLINE_HUB_PYTHON"]
-    data = Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local/share")
-    build = data / "plumbline/builds/current/venv/bin/python"
-    return str(build) if find_spec("huggingface_hub") is None and build.exists() else sys.executable
 
 
 # The hub: huggingface_hub itself against a stand-in on loopback.

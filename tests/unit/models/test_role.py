@@ -1,6 +1,7 @@
 """The role through Ansible itself, on this machine: the shipped models from the controller to a root of their own."""
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import sys
@@ -11,6 +12,7 @@ from typing import Any, Dict, List
 import ansible_runner
 import pytest
 import yaml
+from hub_standin import Hub, hub_python
 
 ROOT = Path(__file__).parents[3]
 MODELS: Dict[str, Any] = yaml.safe_load((ROOT / "group_vars/all/models.yml").read_text())["plumbline_models"]
@@ -99,9 +101,19 @@ def test_an_unknown_name_gets_the_nearest(tmp_path: Path) -> None:
     assert "did you mean 'tiny-llama'?" in run.result["msg"] and "where: plumbline_models" in run.result["msg"]
 
 
-def test_a_token_is_in_no_output(tmp_path: Path) -> None:
-    token = "hf_aVerySecretToken"
-    run = Run(tmp_path, {"sglang_models_hub_token": token, "sglang_models_names": ["tiny-llama"]}, "-vvv")
-    assert run.status == 0
-    assert token not in json.dumps([{k: v for k, v in r.items() if k != "ansible_facts"} for r in run.results])
+def test_from_a_hub_with_the_token_of_a_private_repository(tmp_path: Path) -> None:
+    """The download's script travels inside the module, and the token is seen by the hub alone."""
+    token, commit = "hf_aVerySecretToken", "0123456789abcdef0123456789abcdef01234567"
+    files = {"config.json": b"{}", "model.safetensors": b"weights"}
+    entry = {"kind": "target", "source": {"hub": "lab/private", "revision": commit},
+             "files": {name: hashlib.sha256(data).hexdigest() for name, data in files.items()}}
+    with Hub({"lab/private": {commit: files}}, tokens={"lab/private": token}) as hub:
+        variables = {"sglang_models_names": ["lab"], "plumbline_models_lab": {"lab": entry},
+                     "sglang_models_hub_python": hub_python(), "sglang_models_hub_endpoint": hub.endpoint}
+        refused = Run(tmp_path, variables)
+        assert refused.status != 0 and "the token may not see it" in refused.result["msg"]
+        run = Run(tmp_path, {**variables, "sglang_models_hub_token": token}, "-vvv")
+        assert run.status == 0 and hub.authorized
+    assert {f: (Path(run.fact["lab"]) / f).read_bytes() for f in files} == files
+    assert token not in json.dumps(run.result)
     assert run.result["invocation"]["module_args"]["hub_token"] == "VALUE_SPECIFIED_IN_NO_LOG_PARAMETER"
