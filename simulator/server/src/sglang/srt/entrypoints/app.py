@@ -227,7 +227,12 @@ class Application:
             while self.loop.time() - began < WARMUP_LIMIT_S / self.boot.scale:
                 await asyncio.sleep(0.2)
                 self.boot.clock.advance(0.2 * self.boot.scale)
-            log("Initialization failed. warmup error: Traceback (most recent call last):\nTimeoutError: timed out\n")
+            log(
+                "Initialization failed. warmup error: Traceback (most recent call last):\n"
+                f'  File "{__file__}", line 1, in _execute_server_warmup\n'
+                f"requests.exceptions.ReadTimeout: HTTPConnectionPool(host='{self.args.host}', port={self.args.port}): "
+                f"Read timed out. (read timeout={WARMUP_LIMIT_S:.0f})\n"
+            )
             self.boot.kill_tree()
         elif what in ("crash", "oom"):
             self.boot.pipes[fault["rank"]].send(what)

@@ -153,10 +153,15 @@ def metrics(app: Application) -> str:
         "weight_load_duration_seconds": app.boot.seconds["weights"],
         "prompt_tokens_total": stats.prompt_tokens,
         "generation_tokens_total": stats.generated_tokens,
-        "cached_tokens_total": stats.cached_tokens,
+        'cached_tokens_total{cache_source="device"}': stats.cached_tokens,
         "num_requests_total": stats.requests,
         "num_aborted_requests_total": stats.aborted,
-        "realtime_tokens_total": stats.decoded_tokens,
+        'realtime_tokens_total{mode="prefill_compute"}': stats.computed_tokens,
+        'realtime_tokens_total{mode="prefill_cache"}': stats.reused_tokens,
+        'realtime_tokens_total{mode="decode"}': stats.decoded_tokens,
+        'cuda_graph_passes_total{mode="prefill_none"}': stats.prefill_passes,
+        'cuda_graph_passes_total{mode="decode_cuda_graph"}': stats.graph_passes,
+        'cuda_graph_passes_total{mode="decode_none"}': stats.eager_passes,
     }
     if app.boot.speculation is not None:
         values.update(

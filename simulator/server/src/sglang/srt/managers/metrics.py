@@ -79,18 +79,19 @@ class Latencies:
 
 
 def text(values: Dict[str, Any], latencies: Latencies, model: str) -> str:
-    """All metrics. ``values``: a number by name without the ``sglang:`` prefix; names in _total are counters."""
+    """All metrics. ``values``: numbers by name without the ``sglang:`` prefix, more labels behind it in braces;
+    names in _total are counters."""
     short = f'engine_type="unified",model_name="{model}"'
     rank = f'{short},moe_ep_rank="0",pp_rank="0",tp_rank="0"'
     lines: List[str] = []
-    for name, value in values.items():
+    for key, value in values.items():
+        name, _, extra = key.partition("{")
         kind = "counter" if name.endswith("_total") else "gauge"
-        labels = short if kind == "counter" else rank
-        lines += [
-            f"# HELP sglang:{name} {name.replace('_', ' ')}.",
-            f"# TYPE sglang:{name} {kind}",
-            f"sglang:{name}{{{labels}}} {float(value)}",
-        ]
+        base = rank if kind == "gauge" or "mode=" in extra else short
+        labels = f"{extra[:-1]},{base}" if extra else base
+        if f"# TYPE sglang:{name} {kind}" not in lines:
+            lines += [f"# HELP sglang:{name} {name.replace('_', ' ')}.", f"# TYPE sglang:{name} {kind}"]
+        lines.append(f"sglang:{name}{{{labels}}} {float(value)}")
     histograms: Tuple[Tuple[str, Histogram], ...] = (
         ("time_to_first_token_seconds", latencies.first),
         ("inter_token_latency_seconds", latencies.between),

@@ -27,7 +27,8 @@ class Stats:
 
     def __init__(self) -> None:
         self.prompt_tokens = self.generated_tokens = self.cached_tokens = self.requests = self.aborted = 0
-        self.verify_calls = self.decoded_tokens = 0
+        self.verify_calls = self.decoded_tokens = self.computed_tokens = self.reused_tokens = 0
+        self.prefill_passes = self.graph_passes = self.eager_passes = 0
         self.accepted_total = self.cycles_total = 0
         self.gen_throughput = self.accept_length = self.accept_rate = 0.0
         self.graph = False
@@ -165,10 +166,13 @@ class Scheduler:
         self._begin(self._ends)
 
     def _end_prefill(self) -> None:
+        self.stats.prefill_passes += 1
         for request in self._batch:
             if request.finish is not None:
                 continue
             request.first_at = self._ends
+            self.stats.computed_tokens += len(request.prompt) - request.cached
+            self.stats.reused_tokens += request.cached
             if self.model.speculation is not None:
                 most = (self.model.speculation.steps or self.model.speculation.draft_tokens - 1) + 1
                 self._carry = request.share_out(self.model.accept_length, most, self._carry)
@@ -192,6 +196,10 @@ class Scheduler:
             self._tokens += added
             stats.decoded_tokens += added
         self._decode_steps += 1
+        if self.model.has_graph(len(self._batch)):
+            stats.graph_passes += 1
+        else:
+            stats.eager_passes += 1
         if self.profile is not None:
             self._record_profile(len(batch))
         if self._decode_steps % self.settings["log_interval"] == 0:
