@@ -73,8 +73,9 @@ def alive(pid: Optional[int], start: Optional[int]) -> bool:
     return pid is not None and pid > 0 and start is not None and process_start(pid) == start
 
 
-def descendants(root: int) -> List[int]:
-    """Living processes below ``root`` (itself left out), by a walk over /proc."""
+def descendants(root: int, zombies: bool = False) -> List[int]:
+    """Living processes below ``root`` (itself left out), by a walk over /proc. With ``zombies`` those, too: a process
+    whose first thread has ended while others run looks like one."""
     children: Dict[int, List[int]] = {}
     states: Dict[int, str] = {}
     for entry in os.listdir("/proc"):  # noqa: PTH208 - thousands of entries: no Path objects
@@ -88,7 +89,7 @@ def descendants(root: int) -> List[int]:
     while todo:
         for child in children.get(todo.pop(), []):
             todo.append(child)
-            if states[child] not in "ZX":
+            if zombies or states[child] not in "ZX":
                 found.append(child)
     return found
 
@@ -275,7 +276,7 @@ class Supervisor:
             if self.status is not None or (stat and stat[2] != self.server):  # out of the session: not told yet
                 send(pid, signal.SIGTERM)
         self._until_empty(own, grace)
-        if self.status is None:
+        if self.status is None and process_start(self.server) is not None:
             self._kill([self.server])
             # Python's resource tracker ignores SIGTERM, outlives the main process by an instant and removes its
             # shared memory: killing it at once would leave files in /dev/shm.
@@ -291,6 +292,9 @@ class Supervisor:
             seen.update(left)
             for pid in left:
                 send(pid, signal.SIGKILL)
+            if not left:
+                for pid in descendants(own, zombies=True):
+                    send(pid, signal.SIGKILL)
             stuck = time.monotonic() - began > STUCK_S
             if stuck and [entry["pid"] for entry in self.remaining] != left:
                 self.remaining = [{"pid": pid, "command": command_of(pid)} for pid in left]
@@ -300,8 +304,7 @@ class Supervisor:
     def _until_empty(self, own: int, seconds: float) -> None:
         end = time.monotonic() + seconds
         while time.monotonic() < end:
-            self._reap()
-            if not descendants(own):
+            if not descendants(own) and self._no_children():
                 return
             self._wait(min(0.05, end - time.monotonic()))
 

@@ -216,3 +216,15 @@ def test_the_supervisor_needs_nothing_but_the_standard_library(root: Path) -> No
     script = root / "bin" / "plumbline-supervise"
     done = subprocess.run([sys.executable, "-I", "-S", str(script), "/nonexistent"], capture_output=True, text=True)
     assert done.returncode == 2 and "usage: plumbline-supervise" in done.stderr
+
+
+def test_a_process_whose_first_thread_has_ended_is_ended_too(root: Path) -> None:
+    code = ("import ctypes, threading, time; threading.Thread(target=time.sleep, args=(60,)).start(); "
+            "ctypes.CDLL(None).pthread_exit(None)")
+    boot = ulid()
+    started = control.start(root, boot, [sys.executable, "-c", code], {}, grace_s=0.3)
+    until(lambda: (process_stat(started["pid"]) or ("",))[0] == "Z")
+    assert len(list(Path(f"/proc/{started['pid']}/task").iterdir())) == 2
+    done = control.stop(root, boot)
+    assert done["exit"]["signal"] in (signal.SIGTERM, signal.SIGKILL) and done["exit"]["clean"]
+    assert process_stat(started["pid"]) is None
