@@ -134,18 +134,20 @@ def accept_length_total(evidence: Evidence) -> Dict[str, Any]:
 
 
 def cycles(evidence: Evidence) -> Dict[str, Any]:
-    """Decode passes that the server counted, against the cycles of the requests: one stream only, since a pass of
-    several requests is one pass."""
-    name, source = "cycles", "counter cuda_graph_passes_total"
+    """Cycles of the requests against those that the server counted: verifications with speculation, otherwise decode
+    passes (of one stream only, since a pass over several requests counts once)."""
     good = [s for s in evidence.samples if s.error is None]
+    missing = "the server has no such counter (--enable-metrics)"
+    if evidence.speculative:
+        name = "sglang:spec_verify_calls_total"
+        ours = float(sum(fig.verify_ct(s) for s in good))
+        return compare("cycles", ours, evidence.counted(name), "counter spec_verify_calls_total", missing)
+    source = "counter cuda_graph_passes_total"
     if evidence.concurrency > 1:
-        return unchecked(name, None, source, "a pass over several requests counts once")
-    ours = float(sum(fig.verify_ct(s) if evidence.speculative else s.counts[-1] - 1 for s in good))
+        return unchecked("cycles", None, source, "a pass over several requests counts once")
     names = [n for n in (evidence.after or {}) if n.startswith("sglang:cuda_graph_passes_total:decode")]
     moved = [evidence.counted(n) or 0.0 for n in names]
-    return compare(
-        name, ours, sum(moved) if moved else None, source, "the server has no such counter (--enable-metrics)"
-    )
+    return compare("cycles", float(sum(s.counts[-1] - 1 for s in good)), sum(moved) if moved else None, source, missing)
 
 
 def identity(evidence: Evidence) -> Dict[str, Any]:

@@ -125,7 +125,7 @@ def classify_exit(text: str, exit_status: Optional[int]) -> Failure:
 def _starts(lines: List[str]) -> List[Tuple[int, List[str]]]:
     """The log cut at each start. Lines before the first ``server_args=`` belong to it (argparse speaks before that
     line)."""
-    marks = [i for i, line in enumerate(lines) if re.search(r"\bserver_args=ServerArgs\(", line)]
+    marks = [i for i, line in enumerate(lines) if re.search(r"\bserver_args=(?:ServerArgs\(|\{)", line)]
     bounds = [0, *marks[1:], len(lines)]
     return [(begin, lines[begin:end]) for begin, end in zip(bounds, bounds[1:])]
 

@@ -55,10 +55,10 @@ def evidence(samples: list[Sample] | None = None, log: str | None = None, **more
         "figures": figures.compute(samples, 1, True),
         "samples": samples,
         "rows": loglines.rows_of(loglines.read(lines() if log is None else log)),
-        "before": {"sglang:generation_tokens_total": 100.0, "sglang:cuda_graph_passes_total:decode_cuda_graph": 10.0},
+        "before": {"sglang:generation_tokens_total": 100.0, "sglang:spec_verify_calls_total": 10.0},
         "after": {
             "sglang:generation_tokens_total": 100.0 + 8 * 251,
-            "sglang:cuda_graph_passes_total:decode_cuda_graph": 10.0 + 8 * 125,
+            "sglang:spec_verify_calls_total": 10.0 + 8 * 125,
         },
         "state": {"avg_spec_accept_length": 2.0},
         "concurrency": 1,
@@ -102,13 +102,22 @@ def test_the_identity_catches_figures_that_cannot_all_be_true() -> None:
 
 
 def test_counters_that_say_otherwise() -> None:
-    after = {
-        "sglang:generation_tokens_total": 100.0 + 8 * 251 * 1.03,
-        "sglang:cuda_graph_passes_total:decode_none": 990.0,
-    }
+    after = {"sglang:generation_tokens_total": 100.0 + 8 * 251 * 1.03, "sglang:spec_verify_calls_total": 10.0 + 8 * 130}
     found = by_name(checks.all_checks(evidence(after=after)))
     assert found["completion_tokens"]["result"] == "differ"
-    assert found["cycles"]["result"] == "agree" and found["cycles"]["theirs"] == 990
+    assert found["cycles"]["result"] == "differ" and found["cycles"]["theirs"] == 8 * 130
+
+
+def test_cycles_without_speculation_are_decode_passes_of_one_stream() -> None:
+    samples = [request(tokens=101, per_cycle=1) for _ in range(8)]
+    counted = {
+        "sglang:cuda_graph_passes_total:decode_none": 0.0,
+        "sglang:cuda_graph_passes_total:decode_cuda_graph": 800.0,
+    }
+    made = evidence(samples, before={}, after=counted, speculative=False)
+    assert by_name(checks.all_checks(made))["cycles"]["result"] == "agree"
+    several = dataclasses.replace(made, concurrency=4)
+    assert "counts once" in by_name(checks.all_checks(several))["cycles"]["reason"]
 
 
 def test_unchecked_with_the_reason() -> None:

@@ -278,7 +278,8 @@ def test_secrets_of_the_server_are_not_kept() -> None:
 
 def test_metrics_are_summed_over_labels_and_ranks_left_out() -> None:
     text = (
-        '# HELP x y\nx_total{tp_rank="0",mode="a"} 2.0\nx_total{tp_rank="0",mode="b"} 3\nx_total{tp_rank="1",mode="a"} 50\n'
+        '# HELP x y\nx_total{tp_rank="0",mode="a"} 2.0\n'
+        'x_total{tp_rank="0",mode="b"} 3\nx_total{tp_rank="1",mode="a"} 50\n'
         'y NaN\nz{is_streaming="true"} 1\nz{is_streaming="false"} 4\n'
     )
     assert endpoint.read_metrics(text) == {"x_total": 5.0, "x_total:a": 2.0, "x_total:b": 3.0, "z": 5.0}
