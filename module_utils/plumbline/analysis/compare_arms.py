@@ -7,6 +7,7 @@ from typing import Iterable, Optional
 from . import decide, history
 from .comparable import Boot, States, arm_differences, current_state, series
 from .ledger import Ledger, Records
+from .weigh import Scale
 
 
 @dataclass
@@ -30,7 +31,7 @@ class Outcome:
 
     comparisons: list[Comparison]
     boots: dict[str, list[Boot]]
-    scales: dict[str, dict[str, decide.Scale]]
+    scales: dict[str, dict[str, Scale]]
     excluded: dict[str, list[dict]]
     family: int
     sequential: bool
@@ -38,15 +39,19 @@ class Outcome:
     complete: bool
 
 
-def outcome(ledger: Ledger, records: Records, experiment: dict, earlier: Iterable[dict], states: States) -> Outcome:
-    """Every comparison of the ledger's run and host as the records now allow it."""
+def outcome(ledger: Ledger, records: Records, experiment: dict, earlier: Iterable[dict], states: States,
+            estimates: bool = True) -> Outcome:
+    """Every comparison of the ledger's run and host as the records now allow it.
+
+    ``estimates``: whether to work out how many more boots an inconclusive one would take.
+    """
     earlier = list(earlier)
     alpha = 1.0 - experiment["confidence"]
     fixed = experiment["blocks"]["min"] == experiment["blocks"]["max"]
     complete = ledger.finished is not None or records.first_open() is None
     boots: dict[str, list[Boot]] = {}
     old: dict[str, list] = {}
-    scales: dict[str, dict[str, decide.Scale]] = {}
+    scales: dict[str, dict[str, Scale]] = {}
     excluded: dict[str, list[dict]] = {}
     for workload in ledger.workloads:
         found, excluded[workload] = series(ledger, records, workload)
@@ -59,20 +64,20 @@ def outcome(ledger: Ledger, records: Records, experiment: dict, earlier: Iterabl
                                       for r in boot.records)
     pairs = [(w, arm) for w in ledger.workloads for arm in ledger.candidates]
     family = len(pairs) if experiment["family"] == "run" else 1
-    looks = [decide.look(boots[w], arm, scales[w], alpha=alpha, margin=experiment["margin"], sequential=not fixed,
-                         given_tolerance=experiment["tolerance"], reference=ledger.reference) for w, arm in pairs]
+    looks = [decide.look(boots[w], arm, scales[w], sequential=not fixed, given_tolerance=experiment["tolerance"],
+                         reference=ledger.reference) for w, arm in pairs]
     if experiment["family"] == "run":
         stands = decide.settle(looks, alpha, not fixed, family)
     else:
         stands = [decide.settle([one], alpha, not fixed, 1)[0] for one in looks]
     out = Outcome([], boots, scales, excluded, family, not fixed, alpha, complete)
     for (workload, arm), one, stand in zip(pairs, looks, stands):
-        out.comparisons.append(_comparison(ledger, experiment, out, workload, arm, one, stand, states))
+        out.comparisons.append(_comparison(ledger, experiment, out, workload, arm, one, stand, states, estimates))
     return out
 
 
 def _comparison(ledger: Ledger, experiment: dict, out: Outcome, workload: str, arm: str, one: decide.Look,
-                stands: bool, states: States) -> Comparison:
+                stands: bool, states: States, estimates: bool) -> Comparison:
     excluded = [e for e in out.excluded[workload] if e["arm"] in (arm, ledger.reference)]
     excluded += [{"measurement": r["id"], "arm": b.arm, "why": why} for b, why in one.dropped for r in b.records]
     result = Comparison(workload, arm, "inconclusive", one, excluded=excluded, reasons=list(one.notes))
@@ -100,8 +105,9 @@ def _comparison(ledger: Ledger, experiment: dict, out: Outcome, workload: str, a
     result.reached = result.verdict != "inconclusive"
     if early:
         result.reasons.append("interim: a fixed number of blocks is judged once, when all are measured")
-    if not result.reached:
-        result.more_boots = decide.more_boots(one, experiment["margin"], out.alpha, out.sequential, out.family)
-        if not early and one.enough and not stands and one.theta is not None and abs(one.theta) > one.half_width:
-            result.reasons.append(f"its own interval excludes 1, but not strongly enough among {out.family} comparisons")
+    if not result.reached and estimates:
+        result.more_boots = decide.more_boots(one, experiment["margin"], out.alpha, out.family)
+        if not early and one.enough and not stands and (one.e >= 1 / out.alpha or one.p <= out.alpha):
+            result.reasons.append("its own interval excludes 1, but not strongly enough among "
+                                  f"{out.family} comparisons")
     return result

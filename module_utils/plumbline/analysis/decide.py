@@ -6,9 +6,8 @@ The method and its sources stand in docs/method.md. In short, for one host and w
    of the two was an outlier, or the level moved and the block's candidates are void.
 2. `look`: references are fitted by a level for each segment and one slope over time; a candidate's effect is the mean
    of its boots less that fit. Each arm has its own scale, from its own boots and (where it is of that arm) its history.
-   The effect's degrees of freedom are Welch's and Satterthwaite's.
-3. The direction is decided by an anytime-valid t mixture (an e-value), or by one t-test where the number of blocks is
-   fixed and nobody looks before; `same` by two one-sided t-tests.
+3. `weigh.Evidence`: the direction is decided by an anytime-valid t mixture (an e-value), or by one test where the
+   number of blocks is fixed and nobody looks before; `same` by two one-sided tests.
 4. `settle`: over a family, e-BH (or BH over the p-values of the one look) holds the false discovery rate.
 """
 from __future__ import annotations
@@ -19,27 +18,18 @@ from typing import Optional, Sequence
 
 from . import stats
 from .comparable import Boot
+from .weigh import FLOOR_SD, Evidence, Scale, history_df
 
-# Effect priors of the mixture, as (weight, variance in units of a boot's variance).
-MIXTURE = ((0.8, 10.0), (0.2, 1000.0))
-# History counts for at most so many degrees of freedom per arm: it may be wrong by half or double.
-HISTORY_DF = 4.0
-# A run whose own scatter is this improbable under its history (upper tail) forgets the history.
-GUARD_TAIL = 0.20
-# Two one-sided tests at this level each.
-SAME_LEVEL = 0.05
-# The noise assumed for screening where nothing is known: sd and its degrees of freedom.
-SCREEN_SD, LEAST_TOLERANCE = 0.02, 0.04
-FLOOR_SD = 1e-5
+# Each of the two one-sided tests of `same`.
+SAME_LEVEL = 0.02
+# Evidence wanted from three boots or fewer without history of both arms, in units of 1/alpha: scales are then guesses.
+EARLY_BOOTS, EARLY_FACTOR = 3, 5.0
+# The noise assumed for screening where nothing is known, the least tolerance, and its width in sds of a difference.
+SCREEN_SD, SCREEN_SDS, HISTORY_SDS, LEAST_TOLERANCE = 0.02, 3.0, 4.5, 0.04
+# A reference left out as an outlier leaves this many squared tolerances behind in the reference's scale: leaving boots
+# out must not make a noisy host look quiet.
+OUTLIER_WEIGHT = 1.0
 OUTLIER_TAIL = 0.0005
-
-
-@dataclass(frozen=True)
-class Scale:
-    """What history says of an arm's boot-to-boot sd (of the log): ``sd`` with ``df`` degrees of freedom."""
-
-    sd: float
-    df: float
 
 
 @dataclass
@@ -50,38 +40,41 @@ class Screened:
     candidate_segment: dict[int, int] = field(default_factory=dict)  # candidate boots between two references
     outliers: list[Boot] = field(default_factory=list)
     void: dict[int, str] = field(default_factory=dict)            # candidate boots, and why they are void
+    left_out: int = 0                                             # degrees of freedom of what was left out
     kept_wide: list[tuple[int, float]] = field(default_factory=list)  # (block, log difference) that nobody could settle
 
 
 @dataclass
 class Look:
-    """What the boots so far say about one candidate. Logs are natural; ``df`` None where there is no scale yet."""
+    """What the boots so far say about one candidate. Logs are natural; ``evidence`` is None without any scale."""
 
     arm: str
     candidate_boots: list[Boot]
     reference_boots: list[Boot]
+    sequential: bool
     theta: Optional[float] = None
-    se: Optional[float] = None
-    df: Optional[float] = None
-    v: Optional[float] = None
+    evidence: Optional[Evidence] = None
     e: float = 0.0
     p: float = 1.0
-    half_width: float = math.inf
-    same_half_width: float = math.inf
     enough: bool = False
+    discount: float = 1.0
+    uses_history: bool = False
     dropped: list[tuple[Boot, str]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
-    uses_history: bool = False
-    reference_sd: Optional[float] = None
-    candidate_sd: Optional[float] = None
+
+    def half_width(self, alpha: float) -> float:
+        """Half the interval's width (log) at confidence 1 - alpha; infinite where nothing is known of the noise."""
+        if self.evidence is None:
+            return math.inf
+        return self.evidence.half_width(alpha * self.discount if self.sequential else alpha, self.sequential)
 
 
 def tolerance(reference: Optional[Scale], given: Optional[float] = None) -> float:
-    """By how much (log) a block's references may differ: as given, else max(4 %, 3 sd of a difference)."""
+    """By how much (log) a block's references may differ: as given, else some sds of a difference, at least 4 %."""
     if given is not None:
         return math.log1p(given)
-    sd = reference.sd if reference else SCREEN_SD
-    return max(LEAST_TOLERANCE, 3.0 * math.sqrt(2.0) * sd)
+    width = HISTORY_SDS * reference.sd if reference else SCREEN_SDS * SCREEN_SD
+    return max(LEAST_TOLERANCE, math.sqrt(2.0) * width)
 
 
 def screen(boots: Sequence[Boot], tau: float) -> Screened:
@@ -113,6 +106,7 @@ def screen(boots: Sequence[Boot], tau: float) -> Screened:
             to_left, to_right = abs(again.y - previous.y), abs(again.y - boot.y)
             if to_left <= tau and to_left < to_right:
                 out.outliers.append(boot)
+                out.left_out += 1
             else:
                 segment += 1
                 if to_right <= tau:
@@ -120,6 +114,7 @@ def screen(boots: Sequence[Boot], tau: float) -> Screened:
                     why = f"the reference moved by {math.expm1(gap):+.1%} within this block"
                 else:
                     out.outliers.append(boot)
+                    out.left_out += 2
                     why = "three reference boots around this block disagree"
         if again is not None:
             out.segment[again.position] = segment
@@ -132,68 +127,55 @@ def screen(boots: Sequence[Boot], tau: float) -> Screened:
     return out
 
 
-def look(boots: Sequence[Boot], arm: str, scales: dict[str, Scale], *, alpha: float, margin: float, sequential: bool,
+def look(boots: Sequence[Boot], arm: str, scales: dict[str, Scale], *, sequential: bool,
          given_tolerance: Optional[float] = None, reference: str = "") -> Look:
     """What the boots of one host and workload say about candidate ``arm``.
 
-    ``scales``: history by arm name, where it is usable. ``alpha``: 1 - confidence. ``sequential``: False only where
-    the number of blocks is fixed and this is the planned end.
+    ``scales``: history by arm name, where it is usable. ``sequential``: False only where the number of blocks is fixed.
     """
     reference = reference or next((b.arm for b in boots if b.role == "baseline"), "")
-    screened = screen(boots, tolerance(scales.get(reference), given_tolerance))
+    tau = tolerance(scales.get(reference), given_tolerance)
+    screened = screen(boots, tau)
     by_position = {b.position: b for b in boots}
     refs = [by_position[p] for p in screened.segment if p in by_position]
     own = [b for b in boots if b.arm == arm and b.role == "candidate"]
     used = [b for b in own if b.position in screened.candidate_segment]
-    out = Look(arm, used, refs)
+    out = Look(arm, used, refs, sequential)
     for boot in own:
         if boot.position in screened.void:
             out.dropped.append((boot, screened.void[boot.position]))
         elif boot.position not in screened.candidate_segment:
             out.dropped.append((boot, "no reference boot both before and after it"))
-    out.dropped.extend((b, "outlier: the reference measured again agreed with the one before") for b in screened.outliers)
+    out.dropped.extend((b, "outlier: the reference measured again disagreed with it") for b in screened.outliers)
     for block, gap in screened.kept_wide:
         out.notes.append(f"the references around block {block} differ by {abs(math.expm1(gap)):.1%}; counted as noise")
-    if not used or not refs:
-        return out
-    _estimate(out, refs, used, screened, scales.get(reference), scales.get(arm))
-    if out.df is None or out.se is None or out.theta is None or out.v is None:
-        return out
-    t = abs(out.theta) / out.se
-    out.p = stats.t_two_sided(t, out.df)
-    if sequential:
-        out.e = e_value(t, out.df, out.v)
-        out.half_width = out.se * critical(out.df, out.v, alpha)
-    else:
-        out.half_width = out.se * stats.t_quantile(alpha, out.df)
-    out.same_half_width = out.se * stats.t_quantile(2 * SAME_LEVEL, out.df)
-    out.enough = len(out.candidate_boots) >= (2 if out.uses_history else 3)
+    if used and refs:
+        _estimate(out, screened, tau, scales.get(reference), scales.get(arm))
     return out
 
 
-def _estimate(out: Look, refs: list[Boot], used: list[Boot], screened: Screened, ref_scale: Optional[Scale],
-              own_scale: Optional[Scale]) -> None:
-    fit = fit_references(refs, screened.segment)
-    used = _drop_outliers(out, fit, used, screened, own_scale)
-    out.candidate_boots = used
+def _estimate(out: Look, screened: Screened, tau: float, ref_scale: Optional[Scale], own_scale: Optional[Scale]) -> None:
+    fit = fit_references(out.reference_boots, screened.segment)
+    used = out.candidate_boots = _drop_outliers(out, fit, out.candidate_boots, screened, own_scale)
     n = len(used)
-    d = [b.y - fit.predict(screened.candidate_segment[b.position], b.at_h) for b in used]
+    places = [(screened.candidate_segment[b.position], b.at_h) for b in used]
+    d = [b.y - fit.predict(*place) for b, place in zip(used, places)]
     out.theta = stats.mean(d)
-    rss_own = math.fsum((x - out.theta) ** 2 for x in d)
-    ref_weight = fit.weight([(screened.candidate_segment[b.position], b.at_h) for b in used])
-    ref_var, ref_df, ref_history = pooled(fit.rss, fit.df, ref_scale)
-    own_var, own_df, own_history = pooled(rss_own, n - 1, own_scale)
-    out.v = 1.0 / n + ref_weight
-    out.uses_history = ref_history and own_history
-    for label, scale, kept in (("reference", ref_scale, ref_history), (out.arm, own_scale, own_history)):
-        if scale and not kept:
-            out.notes.append(f"history of {label} not used: this run scatters more than it ({scale.sd:.2%})")
-    if ref_df <= 0 or own_df <= 0:
+    evidence = Evidence(
+        theta=out.theta, boots=n, weight=fit.weight(places),
+        ref_ss=fit.rss + OUTLIER_WEIGHT * screened.left_out * tau * tau, ref_df=fit.df + screened.left_out,
+        own_ss=math.fsum((x - out.theta) ** 2 for x in d), own_df=n - 1, ref_scale=ref_scale, own_scale=own_scale)
+    if not evidence.known:
         return
-    a, b = own_var / n, ref_var * ref_weight
-    out.se = math.sqrt(a + b)
-    out.df = (a + b) ** 2 / (a * a / own_df + b * b / ref_df)
-    out.reference_sd, out.candidate_sd = math.sqrt(ref_var), math.sqrt(own_var)
+    out.evidence = evidence
+    out.uses_history = ref_scale is not None and own_scale is not None
+    out.enough = n >= (2 if out.uses_history else 3)
+    if n <= EARLY_BOOTS and not out.uses_history:
+        out.discount = 1.0 / EARLY_FACTOR
+    if out.sequential:
+        out.e = evidence.e_value() * out.discount
+    else:
+        out.p = evidence.p_value()
 
 
 @dataclass
@@ -238,19 +220,6 @@ def fit_references(refs: Sequence[Boot], segment: dict[int, int]) -> Fit:
     return fit
 
 
-def pooled(rss: float, df: int, history: Optional[Scale]) -> tuple[float, float, bool]:
-    """(variance, its degrees of freedom, whether history is in it): history counts for `HISTORY_DF` at most, and not
-    at all once the run's own scatter is improbable under it."""
-    if history is None or (df > 0 and rss / df > history.sd ** 2 * _guard(df, history.df)):
-        return max(rss / df, FLOOR_SD ** 2) if df > 0 else 0.0, float(df), False
-    nu = min(history.df, HISTORY_DF)
-    return max((nu * history.sd ** 2 + rss) / (nu + df), FLOOR_SD ** 2), nu + df, True
-
-
-def _guard(df: int, history_df: float) -> float:
-    return stats.f_quantile(GUARD_TAIL, df, history_df)
-
-
 def _drop_outliers(out: Look, fit: Fit, used: list[Boot], screened: Screened, scale: Optional[Scale]) -> list[Boot]:
     """Leave out at most one candidate boot in four whose externally studentised residual is past chance."""
     allowed = len(used) // 4
@@ -260,8 +229,11 @@ def _drop_outliers(out: Look, fit: Fit, used: list[Boot], screened: Screened, sc
         for boot in used:
             rest = [v for p, v in d.items() if p != boot.position]
             centre = stats.mean(rest)
-            var, df, _ = pooled(math.fsum((v - centre) ** 2 for v in rest), len(rest) - 1, scale)
-            t = (d[boot.position] - centre) / math.sqrt(var * (1 + 1 / len(rest)))
+            nu = history_df(scale, len(used))
+            squares, df = math.fsum((v - centre) ** 2 for v in rest), len(rest) - 1 + nu
+            if scale:
+                squares += nu * scale.sd ** 2
+            t = (d[boot.position] - centre) / math.sqrt(max(squares / df, FLOOR_SD ** 2) * (1 + 1 / len(rest)))
             p = stats.t_two_sided(t, df)
             if p < worst_p:
                 worst, worst_p = boot, p
@@ -271,36 +243,6 @@ def _drop_outliers(out: Look, fit: Fit, used: list[Boot], screened: Screened, sc
         used = [b for b in used if b is not worst]
         allowed -= 1
     return used
-
-
-def e_value(t: float, df: float, v: float) -> float:
-    """The t mixture's evidence against 'no effect': expectation at most 1 under it, at every look.
-
-    Each part is the Bayes factor of t under an effect ~ N(0, g sd^2) (Goenen et al. 2005; Lindon et al. 2022):
-    G^(-1/2) [(1 + t^2/df) / (1 + t^2/(df G))]^((df+1)/2) with G = 1 + g/v, v = variance of the estimate / sd^2.
-    """
-    total = 0.0
-    for weight, g in MIXTURE:
-        big = 1.0 + g / v
-        ratio = math.log1p(t * t / df) - math.log1p(t * t / (df * big))
-        total += weight * math.exp(min(600.0, -0.5 * math.log(big) + 0.5 * (df + 1.0) * ratio))
-    return total
-
-
-def critical(df: float, v: float, alpha: float) -> float:
-    """The t at which `e_value` reaches 1/alpha: the half-width of the confidence sequence in standard errors."""
-    low, high = 0.0, 1.0
-    while e_value(high, df, v) < 1.0 / alpha:
-        low, high = high, high * 2.0
-        if high > 1e9:
-            return math.inf
-    for _ in range(80):
-        middle = 0.5 * (low + high)
-        if e_value(middle, df, v) < 1.0 / alpha:
-            low = middle
-        else:
-            high = middle
-    return high
 
 
 def settle(looks: Sequence[Look], alpha: float, sequential: bool, family: int) -> list[bool]:
@@ -321,39 +263,49 @@ def settle(looks: Sequence[Look], alpha: float, sequential: bool, family: int) -
 
 
 def verdict(one: Look, stands: bool, margin: float) -> str:
-    """`faster`, `slower`, `same` or `inconclusive`."""
-    if not one.enough or one.theta is None:
+    """`faster`, `slower`, `same` or `inconclusive`. ``stands``: the direction is settled, as `settle` says."""
+    if not one.enough or one.theta is None or one.evidence is None:
         return "inconclusive"
     low, high = math.log1p(-margin), math.log1p(margin)
-    if stands and one.theta > high and one.theta - one.half_width > 0:
+    if stands and one.theta > high:
         return "faster"
-    if stands and one.theta < low and one.theta + one.half_width < 0:
+    if stands and one.theta < low:
         return "slower"
-    if one.theta - one.same_half_width >= low and one.theta + one.same_half_width <= high:
+    if low < one.theta < high and max(one.evidence.tails(low, high)) <= SAME_LEVEL:
         return "same"
     return "inconclusive"
 
 
-def more_boots(one: Look, margin: float, alpha: float, sequential: bool, family: int = 1, most: int = 100) -> Optional[int]:
+def more_boots(one: Look, margin: float, alpha: float, family: int = 1, most: int = 100) -> Optional[int]:
     """How many more boots of the candidate an inconclusive comparison would take if the estimate and the noise stay.
 
-    None where more than ``most`` would be needed, or where nothing is known of the noise.
+    None where more than ``most`` would be needed.
     """
     n = len(one.candidate_boots)
-    if one.theta is None or one.df is None or one.candidate_sd is None or one.reference_sd is None:
+    if one.evidence is None or one.theta is None:
         return max(1, 3 - n)
     low, high = math.log1p(-margin), math.log1p(margin)
     least = 2 if one.uses_history else 3
-    for extra in range(max(1, least - n), most + 1):
-        total = n + extra
-        a, b = one.candidate_sd ** 2 / total, one.reference_sd ** 2 / (total + 1)
-        se = math.sqrt(a + b)
-        own_df, ref_df = one.df + extra, one.df + extra
-        df = (a + b) ** 2 / (a * a / own_df + b * b / ref_df)
-        v = 1.0 / total + 1.0 / (total + 1)
-        c = critical(df, v, alpha / family) if sequential else stats.t_quantile(alpha / family, df)
-        if (one.theta > high or one.theta < low) and abs(one.theta) > c * se:
-            return extra
-        if abs(one.theta) + se * stats.t_quantile(2 * SAME_LEVEL, df) <= min(high, -low):
-            return extra
-    return None
+    level = alpha / family
+
+    def decided(total: int) -> bool:
+        then = one.evidence.projected(total) if one.evidence else None
+        if then is None or one.theta is None:
+            return False
+        if not low < one.theta < high:
+            early = total <= EARLY_BOOTS and not one.uses_history
+            wanted = 1.0 / level * (EARLY_FACTOR if early else 1.0)
+            return then.e_value() >= wanted if one.sequential else then.p_value() <= level
+        return max(then.tails(low, high)) <= SAME_LEVEL
+
+    first = max(n + 1, least)
+    if not decided(n + most):
+        return None
+    below, above = first - 1, n + most
+    while above - below > 1:  # more boots never decide less: halve the range
+        middle = (below + above) // 2
+        if decided(middle):
+            above = middle
+        else:
+            below = middle
+    return above - n

@@ -10,7 +10,7 @@ from typing import Iterable, Optional
 from ..digest import digest
 from . import stats, times
 from .comparable import Boot, States, metric_of, unusable
-from .decide import Scale
+from .weigh import Scale
 from .ledger import Ledger
 
 LEAST_BOOTS = 5

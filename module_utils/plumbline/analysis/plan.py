@@ -186,7 +186,8 @@ class _Planner:
         """Drop candidates whose verdicts are reached; stop if none is left, or if the next block is over budget."""
         finished_blocks = len(self.ledger.blocks) if position is None else position.block - 1
         if not self.fixed and self.ledger.candidates:
-            outcome = compare_arms.outcome(self.ledger, self.records, self.experiment, self._earlier_items(), self.states)
+            outcome = compare_arms.outcome(self.ledger, self.records, self.experiment, self._earlier_items(), self.states,
+                                           estimates=False)
             if finished_blocks >= self.experiment["blocks"]["min"]:
                 self._drop(outcome)
             if not any(self.ledger.active(c) for c in self.ledger.candidates):

@@ -5,11 +5,13 @@ import math
 from typing import Any, Iterable, Optional
 
 from . import baselines as over_time
-from . import breakeven, compare_arms, history
+from . import breakeven, compare_arms, history, stats
 from .comparable import Boot, CompareStates, States, medians, metric_of
 from .ledger import Ledger, Records, fold
 
 SCHEMA = "plumbline.verdict/1"
+# Above this boot-to-boot sd an inconclusive verdict advises to cut the variance.
+NOISY_SD = 0.02
 
 
 def build(experiment: dict, run: str, plan_entries: list[dict], measurements: list[dict],
@@ -71,7 +73,7 @@ def _comparison(ledger: Ledger, outcome: compare_arms.Outcome, c: compare_arms.C
     own = medians(used, ("accept_length", "step_ms"))
     base = medians(refs, ("accept_length", "step_ms"))
     economics = breakeven.assess(own["accept_length"], own["step_ms"], base["step_ms"], arm["args"])
-    theta, hw = look.theta, look.half_width
+    theta, hw = look.theta, look.half_width(outcome.alpha)
     known = theta is not None and math.isfinite(hw)
     length_ratio = own["accept_length"] / base["accept_length"] if own["accept_length"] and base["accept_length"] else None
     time_ratio = breakeven.ratio(own["step_ms"], base["step_ms"])
@@ -106,16 +108,16 @@ def _arm(name: str, arm: dict) -> dict:
 
 def _tok_s(boots: list[Boot]) -> Optional[float]:
     """The median over boots of the metric."""
-    from . import stats
     return _round(math.exp(stats.median([b.y for b in boots]))) if boots else None
 
 
 def _evidence(look: Any, outcome: compare_arms.Outcome) -> dict:
-    return {"method": "t mixture, valid at every look" if outcome.sequential else "t, one look",
+    seen = look.evidence
+    return {"method": "t mixture, valid at every look" if outcome.sequential else "t, one look at the planned end",
             "e_value": _round(look.e) if outcome.sequential else None,
-            "p_value": None if outcome.sequential or look.df is None else float(f"{look.p:.6g}"),
-            "degrees_of_freedom": _round(look.df, 3), "candidate_sd": _round(look.candidate_sd),
-            "baseline_sd": _round(look.reference_sd), "history": look.uses_history}
+            "p_value": None if outcome.sequential or seen is None else float(f"{look.p:.6g}"),
+            "degrees_of_freedom": _round(seen.df, 3) if seen else None, "candidate_sd": _round(seen.own_sd) if seen else None,
+            "baseline_sd": _round(seen.ref_sd) if seen else None, "history": look.uses_history}
 
 
 def _reasons(c: compare_arms.Comparison, outcome: compare_arms.Outcome, length: Optional[float],
@@ -135,8 +137,9 @@ def _reasons(c: compare_arms.Comparison, outcome: compare_arms.Outcome, length: 
     if c.verdict == "inconclusive" and c.look.theta is not None:
         if c.more_boots is None:
             out.append("more than 100 further boots would be needed: cut the boot-to-boot variance or widen the margin")
-        elif c.look.candidate_sd is not None and c.look.candidate_sd > 0.02:
-            out.append(f"boots of {c.arm} scatter by {c.look.candidate_sd:.1%}: cutting that variance helps more than boots")
+        elif c.look.evidence is not None and c.look.evidence.own_sd > NOISY_SD:
+            out.append(f"boots of {c.arm} scatter by {c.look.evidence.own_sd:.1%}: cut that variance, it helps more "
+                       "than boots do")
     return out
 
 
