@@ -1,4 +1,5 @@
-"""Small real material for the tests of builds: source trees, wheels of them, locks, and the role run on this machine."""
+"""Small real material for tests of builds: source trees, wheels of them, locks, and the role run on this machine."""
+
 from __future__ import annotations
 
 import json
@@ -14,7 +15,7 @@ from plumbline.digest import file_digest
 PROJECT = Path(__file__).resolve().parents[3]
 PYTHON = f"{sys.version_info[0]}.{sys.version_info[1]}"
 
-_SERVER_ARGS = '''
+_SERVER_ARGS = """
 class ServerArgs:
     @staticmethod
     def add_cli_args(parser):
@@ -22,7 +23,7 @@ class ServerArgs:
         parser.add_argument("--attention-backend", choices=["triton", "torch_native"])
         parser.add_argument("--cuda-graph-bs-decode", type=int, nargs="+")
         parser.add_argument("--enable-metrics", action="store_true")
-'''
+"""
 
 
 def sglang_tree(folder: Path, version: str = "1.2.3") -> Path:
@@ -35,7 +36,8 @@ def sglang_tree(folder: Path, version: str = "1.2.3") -> Path:
     (package / "scheduler.py").write_text("".join(f"line_{i} = {i}\n" for i in range(20)))
     (folder / "pyproject.toml").write_text(
         f'[build-system]\nrequires = ["setuptools"]\nbuild-backend = "setuptools.build_meta"\n'
-        f'[project]\nname = "sglang"\nversion = "{version}"\n[tool.setuptools.packages.find]\nwhere = ["src"]\n')
+        f'[project]\nname = "sglang"\nversion = "{version}"\n[tool.setuptools.packages.find]\nwhere = ["src"]\n'
+    )
     return folder
 
 
@@ -45,9 +47,11 @@ def wheel_of(folder: Path, name: str, version: str, out: Path, requires: str = "
     tree.mkdir(parents=True)
     (tree / f"{name}.py").write_text(f"version = {version!r}\n")
     (tree / "pyproject.toml").write_text(
-        f'[build-system]\nrequires = ["setuptools"]\nbuild-backend = "setuptools.build_meta"\n[project]\nname = "{name}"\n'
+        f'[build-system]\nrequires = ["setuptools"]\nbuild-backend = "setuptools.build_meta"\n'
+        f'[project]\nname = "{name}"\n'
         f'version = "{version}"\ndependencies = [{json.dumps(requires) if requires else ""}]\n'
-        f'[tool.setuptools]\npy-modules = ["{name}"]\n')
+        f'[tool.setuptools]\npy-modules = ["{name}"]\n'
+    )
     return pack.pack(tree, version, out)
 
 
@@ -58,8 +62,15 @@ def entry(wheel: Path, **more: Any) -> dict[str, Any]:
 
 def lock(**more: Any) -> dict[str, Any]:
     """A whole lock for this Python, without distributions unless given."""
-    return {"schema": "plumbline.build/1", "name": "test", "engine": "simulator", "python": [PYTHON], "platform": "linux-x86_64",
-            "distributions": {}, **more}
+    return {
+        "schema": "plumbline.build/1",
+        "name": "test",
+        "engine": "simulator",
+        "python": [PYTHON],
+        "platform": "linux-x86_64",
+        "distributions": {},
+        **more,
+    }
 
 
 def write_lock(folder: Path, document: dict[str, Any]) -> Path:
@@ -70,22 +81,49 @@ def write_lock(folder: Path, document: dict[str, Any]) -> Path:
     return path
 
 
-def play(folder: Path, root: Path, *arguments: str, pip: Optional[dict[str, str]] = None, **variables: Any) -> "Played":
+def play(folder: Path, root: Path, *arguments: str, pip: Optional[dict[str, str]] = None, **variables: Any) -> Played:
     """Run the role `sglang_build` on this machine by ansible-playbook; facts it set come back by a file."""
     folder.mkdir(parents=True, exist_ok=True)
     facts = folder / "facts.json"
     names = ["sglang_build_manifest", "sglang_build_dir", "sglang_build_python", "sglang_builds"]
     dump = "{{ {" + ", ".join(f"'{n}': {n} | default(none)" for n in names) + "} | to_json }}"
-    book = [{"hosts": "localhost", "connection": "local", "gather_facts": False,
-             "vars": {"ansible_python_interpreter": sys.executable},
-             "roles": ["sglang_build"],
-             "post_tasks": [{"ansible.builtin.copy": {"content": dump, "dest": str(facts), "mode": "0644"}, "check_mode": False,
-                             "changed_when": False, "diff": False}]}]
+    book = [
+        {
+            "hosts": "localhost",
+            "connection": "local",
+            "gather_facts": False,
+            "vars": {"ansible_python_interpreter": sys.executable},
+            "roles": ["sglang_build"],
+            "post_tasks": [
+                {
+                    "ansible.builtin.copy": {"content": dump, "dest": str(facts), "mode": "0644"},
+                    "check_mode": False,
+                    "changed_when": False,
+                    "diff": False,
+                }
+            ],
+        }
+    ]
     (folder / "play.yml").write_text(json.dumps(book))
     given = {"plumbline_root": str(root), "sglang_build_pip_environment": pip or {}, **variables}
-    done = subprocess.run([str(Path(sys.executable).parent / "ansible-playbook"), "-i", "localhost,", str(folder / "play.yml"),
-                           "-e", json.dumps(given), *arguments], cwd=PROJECT, capture_output=True, text=True, check=False)
-    return Played(done.returncode, done.stdout + done.stderr, json.loads(facts.read_text()) if done.returncode == 0 else {})
+    done = subprocess.run(
+        [
+            str(Path(sys.executable).parent / "ansible-playbook"),
+            "-i",
+            "localhost,",
+            str(folder / "play.yml"),
+            "-e",
+            json.dumps(given),
+            *arguments,
+        ],
+        cwd=PROJECT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return Played(
+        done.returncode, done.stdout + done.stderr, json.loads(facts.read_text()) if done.returncode == 0 else {}
+    )
 
 
 class Played:

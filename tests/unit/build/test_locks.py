@@ -1,4 +1,5 @@
 """Locks: what is refused before anything starts, and what the digest covers."""
+
 from __future__ import annotations
 
 from pathlib import Path
@@ -6,7 +7,7 @@ from typing import Any
 
 import pytest
 from plumbline.analysis.build import locks
-from plumbline.build.lock import build_digest, file_serves, lock_digest, requirements, wheel_parts
+from plumbline.build.lock import alternatives, build_digest, file_serves, lock_digest, requirements, wheel_parts
 from plumbline.errors import PlumblineError
 
 from tests.unit.build.builds import PROJECT, lock, sglang_tree, write_lock
@@ -20,21 +21,30 @@ def one(**more: Any) -> dict[str, Any]:
     return lock(distributions={"thing": entry})
 
 
-@pytest.mark.parametrize(("document", "says"), [
-    ({**one(), "schema": "plumbline.build/2"}, ["another schema version", "plumbline.build/2", "plumbline.build/1"]),
-    ({**one(), "enviroment": {}}, ["unknown key", "enviroment", "did you mean", "environment"]),
-    (one(hash=A), ["unknown key", "distributions.thing", "hash"]),
-    (one(files={}), ["missing hash", "thing 1.0", "distributions.thing.files"]),
-    (one(files={"thing-1.0-py3-none-any.whl": "abc"}), ["wrong value", "thing-1.0-py3-none-any.whl", "abc"]),
-    (one(files={"thing-1.0-cp310-cp310-manylinux_2_17_x86_64.whl": A}), ["missing hash", "no file of thing 1.0 serves Python 3.11"]),
-    (one(files={"thing-1.0-cp311-cp311-manylinux_2_17_aarch64.whl": A}), ["missing hash", "linux-x86_64"]),
-    (one(files={"thing-1.1-py3-none-any.whl": A}), ["another distribution or version", "thing-1.1"]),
-    ({k: v for k, v in one().items() if k != "engine"}, ["missing key", "engine"]),
-    ({**one(), "engine": "sglang-gpu"}, ["engine", "sglang-gpu", "sglang-cuda"]),
-    ({**one(), "git": [{"name": "sglang", "url": "file:///x", "commit": "main"}]}, ["git.0.commit", "main"]),
-    ({**one(), "overrides": [{"name": "torch", "wanted": "2.14", "chosen": "2.13"}]}, ["overrides.0", "why"]),
-    ([1], ["not a build lock", "list"]),
-])
+@pytest.mark.parametrize(
+    ("document", "says"),
+    [
+        (
+            {**one(), "schema": "plumbline.build/2"},
+            ["another schema version", "plumbline.build/2", "plumbline.build/1"],
+        ),
+        ({**one(), "enviroment": {}}, ["unknown key", "enviroment", "did you mean", "environment"]),
+        (one(hash=A), ["unknown key", "distributions.thing", "hash"]),
+        (one(files={}), ["missing hash", "thing 1.0", "distributions.thing.files"]),
+        (one(files={"thing-1.0-py3-none-any.whl": "abc"}), ["wrong value", "thing-1.0-py3-none-any.whl", "abc"]),
+        (
+            one(files={"thing-1.0-cp310-cp310-manylinux_2_17_x86_64.whl": A}),
+            ["missing hash", "no file of thing 1.0 serves Python 3.11"],
+        ),
+        (one(files={"thing-1.0-cp311-cp311-manylinux_2_17_aarch64.whl": A}), ["missing hash", "linux-x86_64"]),
+        (one(files={"thing-1.1-py3-none-any.whl": A}), ["another distribution or version", "thing-1.1"]),
+        ({k: v for k, v in one().items() if k != "engine"}, ["missing key", "engine"]),
+        ({**one(), "engine": "sglang-gpu"}, ["engine", "sglang-gpu", "sglang-cuda"]),
+        ({**one(), "git": [{"name": "sglang", "url": "file:///x", "commit": "main"}]}, ["git.0.commit", "main"]),
+        ({**one(), "overrides": [{"name": "torch", "wanted": "2.14", "chosen": "2.13"}]}, ["overrides.0", "why"]),
+        ([1], ["not a build lock", "list"]),
+    ],
+)
 def test_bad_lock_is_refused_naming_file_key_found_and_allowed(tmp_path: Path, document: Any, says: list[str]) -> None:
     if isinstance(document, dict):
         document = {**document, "python": ["3.11"]}
@@ -65,19 +75,31 @@ def test_a_state_lock_carries_its_build_lock(tmp_path: Path) -> None:
     assert locks.read(path)["distributions"]["thing"]["version"] == "1.0"
 
 
-@pytest.mark.parametrize(("key", "value"), [
-    ("name", "other"), ("engine", "sglang-cpu"), ("environment", {"A": "1"}), ("patches", [{"file": "x", "sha256": A}]),
-    ("overrides", [{"name": "torch", "wanted": "1", "chosen": None, "why": "because"}]),
-])
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("name", "other"),
+        ("engine", "sglang-cpu"),
+        ("environment", {"A": "1"}),
+        ("patches", [{"file": "x", "sha256": A}]),
+        ("overrides", [{"name": "torch", "wanted": "1", "chosen": None, "why": "because"}]),
+    ],
+)
 def test_the_digest_covers_what_is_installed_and_how_it_runs(key: str, value: Any) -> None:
     assert lock_digest(lock(**{key: value})) != lock_digest(lock())
 
 
 def test_the_digest_leaves_out_words_and_places() -> None:
     base = lock(local=[{"path": "x", "name": "sglang", "version": "1", "tree_sha256": A}])
-    moved = lock(local=[{"path": "y/z", "name": "sglang", "version": "1", "tree_sha256": A}], description="text", needs_bytes={"base": 1})
+    moved = lock(
+        local=[{"path": "y/z", "name": "sglang", "version": "1", "tree_sha256": A}],
+        description="text",
+        needs_bytes={"base": 1},
+    )
     assert lock_digest(base) == lock_digest(moved)
-    assert lock_digest(base) != lock_digest(lock(local=[{"path": "x", "name": "sglang", "version": "1", "tree_sha256": B}]))
+    assert lock_digest(base) != lock_digest(
+        lock(local=[{"path": "x", "name": "sglang", "version": "1", "tree_sha256": B}])
+    )
     assert build_digest(A, "3.11") != build_digest(A, "3.12")
 
 
@@ -100,14 +122,24 @@ def test_local_trees_and_patches_are_checked_and_located(tmp_path: Path) -> None
         locks.resolve(lock(local=[{"path": "server", "version": "sim-a"}]), "f", [tmp_path / "trees"])
 
 
-@pytest.mark.parametrize(("file", "python", "serves"), [
-    ("a-1-py3-none-any.whl", "3.12", True), ("a-1-py2.py3-none-any.whl", "3.11", True), ("a-1-py37-none-any.whl", "3.11", True),
-    ("a-1-cp38-abi3-manylinux2014_x86_64.whl", "3.11", True), ("a-1-cp312-abi3-manylinux2014_x86_64.whl", "3.11", False),
-    ("a-1-cp311-cp311-manylinux_2_17_x86_64.manylinux2014_x86_64.whl", "3.11", True),
-    ("a-1-cp311-cp311-manylinux_2_17_x86_64.whl", "3.12", False), ("a-1-cp311-cp311-musllinux_1_2_x86_64.whl", "3.11", False),
-    ("a-1-cp311-cp311-manylinux_2_17_aarch64.whl", "3.11", False), ("a-1-cp311-cp311t-manylinux_2_17_x86_64.whl", "3.11", False),
-    ("a-1-2-py3-none-any.whl", "3.11", True), ("a-1.tar.gz", "3.12", True), ("a-1.exe", "3.12", False),
-])
+@pytest.mark.parametrize(
+    ("file", "python", "serves"),
+    [
+        ("a-1-py3-none-any.whl", "3.12", True),
+        ("a-1-py2.py3-none-any.whl", "3.11", True),
+        ("a-1-py37-none-any.whl", "3.11", True),
+        ("a-1-cp38-abi3-manylinux2014_x86_64.whl", "3.11", True),
+        ("a-1-cp312-abi3-manylinux2014_x86_64.whl", "3.11", False),
+        ("a-1-cp311-cp311-manylinux_2_17_x86_64.manylinux2014_x86_64.whl", "3.11", True),
+        ("a-1-cp311-cp311-manylinux_2_17_x86_64.whl", "3.12", False),
+        ("a-1-cp311-cp311-musllinux_1_2_x86_64.whl", "3.11", False),
+        ("a-1-cp311-cp311-manylinux_2_17_aarch64.whl", "3.11", False),
+        ("a-1-cp311-cp311t-manylinux_2_17_x86_64.whl", "3.11", False),
+        ("a-1-2-py3-none-any.whl", "3.11", True),
+        ("a-1.tar.gz", "3.12", True),
+        ("a-1.exe", "3.12", False),
+    ],
+)
 def test_which_python_a_file_serves(file: str, python: str, serves: bool) -> None:
     assert file_serves(file, python, "x86_64") is serves
 
@@ -130,6 +162,8 @@ def test_the_cpu_lock_has_both_builds_of_torch_and_what_cuda_needs() -> None:
     assert {f.split("-")[1] for f in torch} == {"2.13.0", "2.13.0+cpu"}
     for python in ("cp311", "cp312"):
         assert any(python in f and "+cpu" not in f for f in torch)
+    tried = {python: [line.split()[0] for line in alternatives(document, python)[0]] for python in document["python"]}
+    assert tried == {"3.11": ["torch===2.13.0+cpu", "torch===2.13.0"], "3.12": ["torch===2.13.0"]}
     libraries = requirements(document, "cuda")
     assert any(line.startswith("nvidia-nccl-cu13==") for line in libraries)
     assert not any(line.startswith("nvidia-") for line in requirements(document, None))
@@ -137,6 +171,13 @@ def test_the_cpu_lock_has_both_builds_of_torch_and_what_cuda_needs() -> None:
     assert next(o for o in document["overrides"] if o["name"] == "torch")["chosen"] == "2.13.0"
     # What make_lock.py was given is what the lock has.
     for file, flavour in (("sglang-0.5.23-cpu.txt", None), ("sglang-0.5.23-cpu.torch-cuda.txt", "cuda")):
-        pins = {line.split("==")[0].lower().replace("_", "-"): line.split("==")[1] for line in (FILES / "requirements" / file).read_text().split()}
-        have = {n: e["version"] for n, e in document["distributions"].items() if (e.get("when") or {}).get("torch") == flavour}
+        pins = {
+            line.split("==")[0].lower().replace("_", "-"): line.split("==")[1]
+            for line in (FILES / "requirements" / file).read_text().split()
+        }
+        have = {
+            n: e["version"]
+            for n, e in document["distributions"].items()
+            if (e.get("when") or {}).get("torch") == flavour
+        }
         assert {n.replace(".", "-"): v for n, v in pins.items()} == have

@@ -1,4 +1,5 @@
 """Builds really made on this machine, small ones: by the core alone, and by the role as Ansible runs it."""
+
 from __future__ import annotations
 
 import difflib
@@ -33,21 +34,35 @@ class Lab:
         for wheel in (self.thing, self.other):
             page = folder / "simple" / wheel.name.split("-")[0] / "index.html"
             page.parent.mkdir(parents=True)
-            page.write_text(f'<a href="{wheel.as_uri()}">{wheel.name}</a>')
+            page.write_text(f'<a href="{wheel.as_uri()}#sha256={file_digest(wheel)}">{wheel.name}</a>')
+        # Another build of the same version in a plain folder, as a CPU build of torch may lie beside an index.
+        self.cpu = wheel_of(folder / "trees", "thing", "1.0+cpu", folder / "folder", requires="other>=1")
         # The index of the lab and nothing of this machine's own pip configuration.
-        self.pip = {"PIP_INDEX_URL": (folder / "simple").as_uri(), "PIP_CONFIG_FILE": os.devnull, "PIP_FIND_LINKS": "",
-                    "PIP_EXTRA_INDEX_URL": "", "PIP_NO_CACHE_DIR": "1"}
+        self.pip = {
+            "PIP_INDEX_URL": (folder / "simple").as_uri(),
+            "PIP_CONFIG_FILE": os.devnull,
+            "PIP_FIND_LINKS": "",
+            "PIP_EXTRA_INDEX_URL": "",
+            "PIP_NO_CACHE_DIR": "1",
+        }
 
     def lock(self, **more: Any) -> dict[str, Any]:
-        document = lock(distributions={"thing": entry(self.thing), "other": entry(self.other)},
-                        local=[{"path": "trees/server", "version": "1.2.3+lab"}], environment={"SGLANG_X": "1"})
+        document = lock(
+            distributions={"thing": entry(self.thing), "other": entry(self.other)},
+            local=[{"path": "trees/server", "version": "1.2.3+lab"}],
+            environment={"SGLANG_X": "1"},
+        )
         return {**document, **more}
 
     def patch(self) -> dict[str, Any]:
         old = (self.tree / "src/sglang/srt/scheduler.py").read_text()
         new = old.replace("line_7 = 7", "line_7 = 'patched'")
-        lines = difflib.unified_diff(old.splitlines(True), new.splitlines(True), "a/python/sglang/srt/scheduler.py",
-                                     "b/python/sglang/srt/scheduler.py")
+        lines = difflib.unified_diff(
+            old.splitlines(True),
+            new.splitlines(True),
+            "a/python/sglang/srt/scheduler.py",
+            "b/python/sglang/srt/scheduler.py",
+        )
         path = self.folder / "scheduler.patch"
         path.write_text("".join(lines))
         return {"file": path.name, "sha256": file_digest(path), "strip": 2}
@@ -63,8 +78,14 @@ class Lab:
         (staged / "patches").mkdir(parents=True, exist_ok=True)
         for i, e in enumerate(resolved["patches"]):
             (staged / "patches" / f"{i:03d}.patch").write_bytes(Path(e["source"]).read_bytes())
-        return ensure.ensure(root, locks.without_sources(resolved), "lab.yml", staged=staged, wheels=wheels,
-                             **{"pip_environment": self.pip, **more})
+        return ensure.ensure(
+            root,
+            locks.without_sources(resolved),
+            "lab.yml",
+            staged=staged,
+            wheels=wheels,
+            **{"pip_environment": self.pip, **more},
+        )
 
 
 @pytest.fixture(scope="module")
@@ -80,17 +101,27 @@ def nothing_left(root: Path) -> bool:
 
 def test_the_role_makes_a_build_once(lab: Lab, tmp_path: Path) -> None:
     root = tmp_path / "root"
-    path = write_lock(lab.folder / "locks", lab.lock(name="lab", patches=[lab.patch()]))
-    given = {"sglang_build_lock": "lab", "sglang_build_lock_folders": [str(path.parent)], "sglang_build_search": [str(lab.folder)]}
+    two_builds = entry(lab.thing)
+    two_builds["files"].update(entry(lab.cpu)["files"])
+    path = write_lock(
+        lab.folder / "locks",
+        lab.lock(name="lab", patches=[lab.patch()], distributions={"thing": two_builds, "other": entry(lab.other)}),
+    )
+    pip = {**lab.pip, "PIP_FIND_LINKS": str(lab.cpu.parent)}
+    given = {
+        "sglang_build_lock": "lab",
+        "sglang_build_lock_folders": [str(path.parent)],
+        "sglang_build_search": [str(lab.folder)],
+    }
 
-    looked = play(tmp_path / "play", root, "--check", "--diff", pip=lab.pip, **given)
+    looked = play(tmp_path / "play", root, "--check", "--diff", pip=pip, **given)
     assert looked.status == 0, looked.text
     assert looked.changed == 1 and not root.exists()
     assert "+thing==1.0" in looked.text and "+sglang==1.2.3+lab" in looked.text
     assert looked.facts["sglang_build_manifest"] is None
 
     secret = {"NETRC_PASSWORD": "hunter2hunter2", "HTTPS_PROXY": "http://me:hunter3hunter3@127.0.0.1:9"}
-    made = play(tmp_path / "play", root, "-vvv", pip={**lab.pip, **secret}, **given)
+    made = play(tmp_path / "play", root, "-vvv", pip={**pip, **secret}, **given)
     assert made.status == 0, made.text
     module_output = made.text.split("TASK [sglang_build : Build of lock lab]")[1]
     assert "hunter2" not in module_output and "hunter3" not in module_output
@@ -99,7 +130,10 @@ def test_the_role_makes_a_build_once(lab: Lab, tmp_path: Path) -> None:
     schema.validate("build-manifest", found, "manifest")
     assert (found["name"], found["engine"], found["sglang_version"]) == ("lab", "simulator", "1.2.3+lab")
     assert found["torch"] == {"version": None, "flavour": "none"} and found["nccl_version"] is None
-    assert found["distributions"]["thing"] == "1.0" and found["environment"] == {"SGLANG_X": "1"}
+    assert found["distributions"]["thing"] == "1.0+cpu", (
+        "the build that pip takes by itself, although its hash is no index's"
+    )
+    assert found["environment"] == {"SGLANG_X": "1"}
     assert found["options"]["--attention-backend"]["choices"] == ["triton", "torch_native"]
     assert found["lock_digest"] == looked_digest(path, lab)
     build = Path(made.facts["sglang_build_dir"])
@@ -110,20 +144,29 @@ def test_the_role_makes_a_build_once(lab: Lab, tmp_path: Path) -> None:
     assert "line_7 = 'patched'" in scheduler.read_text()
     assert found["patches"][0]["files"] == {"sglang/srt/scheduler.py": file_digest(scheduler)}
     # Compiled, after the patch.
-    line = subprocess.run([made.facts["sglang_build_python"], "-c", "from sglang.srt import scheduler as s; print(s.line_7, s.__cached__)"],
-                          capture_output=True, text=True, check=True).stdout.split()
+    line = subprocess.run(
+        [
+            made.facts["sglang_build_python"],
+            "-c",
+            "from sglang.srt import scheduler as s; print(s.line_7, s.__cached__)",
+        ],
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout.split()
     assert line[0] == "patched" and Path(line[1]).exists()
     # A wheel that came from a temporary folder must not write that folder into the build.
     assert not list(site.glob("sglang-*.dist-info/direct_url.json"))
 
     before = (build / manifest.FILE).stat().st_mtime_ns
-    again = play(tmp_path / "play", root, pip=lab.pip, **given)
+    again = play(tmp_path / "play", root, pip=pip, **given)
     assert again.changed == 0 and again.facts == made.facts
     assert (build / manifest.FILE).stat().st_mtime_ns == before
 
 
 def looked_digest(path: Path, lab: Lab) -> str:
     from plumbline.build.lock import lock_digest
+
     resolved, _ = locks.load(str(path), [], [lab.folder])
     return lock_digest(locks.without_sources(resolved))
 
@@ -145,16 +188,34 @@ def test_several_builds_from_a_commit_and_a_carried_wheelhouse(lab: Lab, tmp_pat
     for wheel in (lab.thing, lab.other, setuptools):
         (house / wheel.name).write_bytes(wheel.read_bytes())
     source = {"name": "sglang", "url": repository.as_uri(), "commit": commit, "subdirectory": "python"}
-    write_lock(tmp_path / "locks", lab.lock(name="commit", git=[source], local=[], distributions={
-        "thing": entry(lab.thing), "other": entry(lab.other), "setuptools": entry(setuptools)}))
+    write_lock(
+        tmp_path / "locks",
+        lab.lock(
+            name="commit",
+            git=[source],
+            local=[],
+            distributions={"thing": entry(lab.thing), "other": entry(lab.other), "setuptools": entry(setuptools)},
+        ),
+    )
     write_lock(tmp_path / "locks", lab.lock(name="tree", distributions={}))
     # No index at all: what is not in the wheelhouse cannot come from anywhere.
-    done = play(tmp_path / "play", root, pip={"PIP_CONFIG_FILE": os.devnull, "PIP_INDEX_URL": "file:///nowhere", "PIP_FIND_LINKS": ""},
-                sglang_build_lock="tree", sglang_build_locks=["commit"], sglang_build_lock_folders=[str(tmp_path / "locks")],
-                sglang_build_search=[str(lab.folder)], sglang_build_wheelhouse=str(house), sglang_build_wheelhouse_location="controller")
+    done = play(
+        tmp_path / "play",
+        root,
+        pip={"PIP_CONFIG_FILE": os.devnull, "PIP_INDEX_URL": "file:///nowhere", "PIP_FIND_LINKS": ""},
+        sglang_build_lock="tree",
+        sglang_build_locks=["commit"],
+        sglang_build_lock_folders=[str(tmp_path / "locks")],
+        sglang_build_search=[str(lab.folder)],
+        sglang_build_wheelhouse=str(house),
+        sglang_build_wheelhouse_location="controller",
+    )
     assert done.status == 0, done.text
     builds = done.facts["sglang_builds"]
-    assert builds["commit"]["manifest"]["sglang_version"] == "2.0.0" and builds["commit"]["manifest"]["distributions"]["thing"] == "1.0"
+    assert (
+        builds["commit"]["manifest"]["sglang_version"] == "2.0.0"
+        and builds["commit"]["manifest"]["distributions"]["thing"] == "1.0"
+    )
     assert builds["tree"]["manifest"]["sglang_version"] == "1.2.3+lab"
     assert done.facts["sglang_build_manifest"]["name"] == "tree", "current is sglang_build_lock's"
     assert (root / "builds/current").resolve() == Path(builds["tree"]["dir"])
@@ -167,11 +228,13 @@ def test_several_builds_from_a_commit_and_a_carried_wheelhouse(lab: Lab, tmp_pat
 
 
 def tool_wheel(folder: Path) -> Path:
-    """setuptools as a wheel, packed from the one that runs here: a build from a commit needs it, and the tests need no index."""
+    """setuptools as a wheel, packed from the one that runs here: a build from a commit needs it, the tests no index."""
     import setuptools
+
     version, name = setuptools.__version__, f"setuptools-{setuptools.__version__}.dist-info"
     site = Path(setuptools.__file__).parent.parent
     import zipfile
+
     path = folder / f"setuptools-{version}-py3-none-any.whl"
     with zipfile.ZipFile(path, "w") as archive:
         for top in ("setuptools", "_distutils_hack", "pkg_resources", name):
@@ -185,10 +248,14 @@ def tool_wheel(folder: Path) -> Path:
 def test_killed_half_way_it_is_made_again(lab: Lab, tmp_path: Path) -> None:
     root = tmp_path / "root"
     script = tmp_path / "build.py"
-    script.write_text("import sys, json\nfrom pathlib import Path\nsys.path[:0] = [sys.argv[1], sys.argv[2]]\n"
-                      "from tests.unit.build.test_making import Lab\n"
-                      f"lab = Lab(Path({str(tmp_path / 'lab')!r}))\nlab.ensure(Path({str(root)!r}), lab.lock())\n")
-    build = subprocess.Popen([sys.executable, str(script), str(PROJECT / "module_utils"), str(PROJECT)], start_new_session=True)
+    script.write_text(
+        "import sys, json\nfrom pathlib import Path\nsys.path[:0] = [sys.argv[1], sys.argv[2]]\n"
+        "from tests.unit.build.test_making import Lab\n"
+        f"lab = Lab(Path({str(tmp_path / 'lab')!r}))\nlab.ensure(Path({str(root)!r}), lab.lock())\n"
+    )
+    build = subprocess.Popen(
+        [sys.executable, str(script), str(PROJECT / "module_utils"), str(PROJECT)], start_new_session=True
+    )
     deadline = time.monotonic() + 60
     while not list(root.glob("builds/*/venv/bin/python*")):
         assert time.monotonic() < deadline and build.poll() is None
@@ -200,7 +267,9 @@ def test_killed_half_way_it_is_made_again(lab: Lab, tmp_path: Path) -> None:
     (half[0] / "left-over").write_text("x")
     document = Lab.lock(lab)
     again = lab.ensure(root, document)
-    assert again["changed"] and again["build_dir"] == str(half[0]) and "remove the half-made build" in again["actions"][0]
+    assert (
+        again["changed"] and again["build_dir"] == str(half[0]) and "remove the half-made build" in again["actions"][0]
+    )
     assert not (half[0] / "left-over").exists() and manifest.current(root) == half[0].name
 
 
@@ -223,7 +292,10 @@ def test_what_is_wrong_with_a_lock_leaves_nothing_behind(lab: Lab, tmp_path: Pat
         with pytest.raises(PlumblineError, match=f"(?s){says}"):
             lab.ensure(root, document)
         assert nothing_left(root), says
-    declared = lab.lock(distributions={"thing": thing}, overrides=[{"name": "other", "wanted": ">=1", "chosen": None, "why": "not used"}])
+    declared = lab.lock(
+        distributions={"thing": thing},
+        overrides=[{"name": "other", "wanted": ">=1", "chosen": None, "why": "not used"}],
+    )
     assert lab.ensure(root, declared)["manifest"]["overrides"][0]["name"] == "other"
     assert not list((root / "builds").glob("*/work"))
 
@@ -246,5 +318,5 @@ def test_a_folder_that_cannot_be_written_is_refused(lab: Lab, tmp_path: Path) ->
     root = tmp_path / "root" / "file"
     root.parent.mkdir()
     root.write_text("")
-    with pytest.raises(PlumblineError, match="builds cannot be written.*plumbline_root"):
+    with pytest.raises(PlumblineError, match=r"builds cannot be written.*plumbline_root"):
         lab.ensure(root, lab.lock())

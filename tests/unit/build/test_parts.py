@@ -1,4 +1,5 @@
 """Packing, finding a Python, reading what was installed, explaining what pip said, and the option lists."""
+
 from __future__ import annotations
 
 import json
@@ -62,13 +63,22 @@ def test_this_python_is_found_and_described() -> None:
     assert found["version"].startswith(PYTHON)
     assert interpreter.probe(found["path"])["version"] == found["version"]
     # Never a virtual environment's: the build's would hang on it.
-    base = subprocess.run([found["path"], "-c", "import sys; print(sys.prefix == sys.base_prefix)"], capture_output=True, text=True, check=True)
+    base = subprocess.run(
+        [found["path"], "-c", "import sys; print(sys.prefix == sys.base_prefix)"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     assert base.stdout.strip() == "True"
 
 
 def test_pythons_on_path_of_pyenv_and_uv_are_candidates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYENV_ROOT", str(tmp_path / "pyenv"))
-    places = [tmp_path / "bin", tmp_path / "pyenv/versions/3.77.1/bin", tmp_path / "home/.local/share/uv/python/cpython-3.77.0-linux/bin"]
+    places = [
+        tmp_path / "bin",
+        tmp_path / "pyenv/versions/3.77.1/bin",
+        tmp_path / "home/.local/share/uv/python/cpython-3.77.0-linux/bin",
+    ]
     for place in places:
         place.mkdir(parents=True)
         fake_python(place, "python3.77")
@@ -76,11 +86,17 @@ def test_pythons_on_path_of_pyenv_and_uv_are_candidates(tmp_path: Path, monkeypa
     assert found == [str(place / "python3.77") for place in places]
 
 
-@pytest.mark.parametrize(("answer", "says"), [
-    ({"version": "3.13.1"}, "is Python 3.13.1"), ({"implementation": "pypy"}, "pypy"),
-    ({"modules": ["venv", "zlib", "ssl", "ctypes"]}, "lacks the modules ensurepip"), ({"machine": "aarch64"}, "linux-aarch64"),
-    ({"libc": ["glibc", "2.28"]}, "runs on glibc 2.28"), ({"libc": ["", ""]}, "another libc"),
-])
+@pytest.mark.parametrize(
+    ("answer", "says"),
+    [
+        ({"version": "3.13.1"}, "is Python 3.13.1"),
+        ({"implementation": "pypy"}, "pypy"),
+        ({"modules": ["venv", "zlib", "ssl", "ctypes"]}, "lacks the modules ensurepip"),
+        ({"machine": "aarch64"}, "linux-aarch64"),
+        ({"libc": ["glibc", "2.28"]}, "runs on glibc 2.28"),
+        ({"libc": ["", ""]}, "another libc"),
+    ],
+)
 def test_a_python_that_does_not_serve_is_refused_with_the_reason(tmp_path: Path, answer: dict, says: str) -> None:
     path = fake_python(tmp_path, "python", **answer)
     with pytest.raises(PlumblineError, match="sglang_build_engine_python") as error:
@@ -88,7 +104,9 @@ def test_a_python_that_does_not_serve_is_refused_with_the_reason(tmp_path: Path,
     assert says in str(error.value)
 
 
-def test_another_minor_alone_is_a_refusal_that_says_what_there_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_minor_alone_is_a_refusal_that_says_what_there_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     fake_python(tmp_path, "python3.13", version="3.13.0")
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(PlumblineError, match=r"no Python 3\.98 or 3\.99") as error:
@@ -103,12 +121,15 @@ def test_a_broken_shim_is_passed_over(tmp_path: Path) -> None:
     assert "not installed" in interpreter.probe(str(path))["error"]
 
 
-@pytest.mark.parametrize(("text", "flavour", "version"), [
-    ("__version__ = '2.13.0+cpu'\ncuda: Optional[str] = None\n", "cpu", "2.13.0+cpu"),
-    ("__version__ = '2.13.0+cu130'\ncuda: Optional[str] = '13.0'\n", "cuda", "2.13.0+cu130"),
-    ("__version__ = '2.13.0'\ncuda = '13.0'\n", "cuda", "2.13.0"),
-    (None, "none", None),
-])
+@pytest.mark.parametrize(
+    ("text", "flavour", "version"),
+    [
+        ("__version__ = '2.13.0+cpu'\ncuda: Optional[str] = None\n", "cpu", "2.13.0+cpu"),
+        ("__version__ = '2.13.0+cu130'\ncuda: Optional[str] = '13.0'\n", "cuda", "2.13.0+cu130"),
+        ("__version__ = '2.13.0'\ncuda = '13.0'\n", "cuda", "2.13.0"),
+        (None, "none", None),
+    ],
+)
 def test_flavour_of_torch(tmp_path: Path, text: str, flavour: str, version: str) -> None:
     if text:
         (tmp_path / "torch").mkdir()
@@ -122,33 +143,48 @@ def test_nccl_of_the_wheel() -> None:
 
 
 def test_requirements_that_do_not_hold_must_be_declared() -> None:
-    said = ("sglang 0.5.23 has requirement torch==2.14.1, but you have torch 2.13.0+cpu.\n"
-            "sglang 0.5.23 requires flashinfer-python, which is not installed.\n"
-            "x 1 has requirement y[z]<2,>=1, but you have y 3.\n")
+    said = (
+        "sglang 0.5.23 has requirement torch==2.14.1, but you have torch 2.13.0+cpu.\n"
+        "sglang 0.5.23 requires flashinfer-python, which is not installed.\n"
+        "x 1 has requirement y[z]<2,>=1, but you have y 3.\n"
+    )
     assert installed.undeclared(said, [{"name": "torch"}, {"name": "flashinfer_python"}]) == [said.splitlines()[2]]
     assert len(installed.undeclared(said, [])) == 3
 
 
-@pytest.mark.parametrize(("text", "says"), [
-    ("ERROR: Could not find a version that satisfies the requirement foo==9.9 (from versions: 1.0, 1.1)\nERROR: No matching distribution",
-     ["foo==9.9", "does not exist", "1.0, 1.1", "distributions.foo.version"]),
-    ("ERROR: THESE PACKAGES DO NOT MATCH THE HASHES FROM THE REQUIREMENTS FILE. If you have updated\n    foo==1.0 from file:///x/foo.whl"
-     " (from -r r.txt (line 1)):\n        Expected sha256 aaaa\n             Got        bbbb\n",
-     ["wrong hash", "foo==1.0", "aaaa", "bbbb", "distributions.foo.files"]),
-    ("OSError: [Errno 28] No space left on device", ["no space left"]),
-    ("something else\n", ["installing failed with status 1", "something else", "build.log"]),
-])
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (
+            "ERROR: Could not find a version that satisfies the requirement foo==9.9 (from versions: 1.0, 1.1)\n"
+            "ERROR: No matching distribution",
+            ["foo==9.9", "does not exist", "1.0, 1.1", "distributions.foo.version"],
+        ),
+        (
+            "ERROR: THESE PACKAGES DO NOT MATCH THE HASHES FROM THE REQUIREMENTS FILE. If you have updated\n"
+            "    foo==1.0 from file:///x/foo.whl"
+            " (from -r r.txt (line 1)):\n        Expected sha256 aaaa\n             Got        bbbb\n",
+            ["wrong hash", "foo==1.0", "aaaa", "bbbb", "distributions.foo.files"],
+        ),
+        ("OSError: [Errno 28] No space left on device", ["no space left"]),
+        ("something else\n", ["installing failed with status 1", "something else", "build.log"]),
+    ],
+)
 def test_what_pip_said_becomes_one_error(tmp_path: Path, text: str, says: list[str]) -> None:
-    error = pip.explain(subprocess.CalledProcessError(1, ["pip"], output=text), "installing", "lock.yml", tmp_path / "build.log")
+    error = pip.explain(
+        subprocess.CalledProcessError(1, ["pip"], output=text), "installing", "lock.yml", tmp_path / "build.log"
+    )
     for word in says:
         assert word in str(error)
 
 
 def test_a_step_dies_with_the_build(tmp_path: Path) -> None:
-    script = (f"import sys; sys.path.insert(0, {str(PROJECT / 'module_utils')!r})\n"
-              "from pathlib import Path\nfrom plumbline.build import pip\n"
-              f"t = Path({str(tmp_path)!r})\nf = open(t / 'lock', 'w')\n"
-              "pip.run(['sh', '-c', 'echo $$ > pid; exec sleep 60'], pip.environment(t), t / 'log', f.fileno(), t)\n")
+    script = (
+        f"import sys; sys.path.insert(0, {str(PROJECT / 'module_utils')!r})\n"
+        "from pathlib import Path\nfrom plumbline.build import pip\n"
+        f"t = Path({str(tmp_path)!r})\nf = open(t / 'lock', 'w')\n"
+        "pip.run(['sh', '-c', 'echo $$ > pid; exec sleep 60'], pip.environment(t), t / 'log', f.fileno(), t)\n"
+    )
     build = subprocess.Popen([sys.executable, "-c", script])
     pid = tmp_path / "pid"
     wait_for(lambda: pid.exists() and bool(pid.read_text().strip()))
@@ -170,8 +206,9 @@ def test_current_is_switched_and_old_builds_are_kept(tmp_path: Path) -> None:
         bin_dir = tmp_path / "builds" / digest / "venv" / "bin"
         bin_dir.mkdir(parents=True)
         (bin_dir / "python").symlink_to(sys.executable)
-        (tmp_path / "builds" / digest / manifest.FILE).write_text(json.dumps(
-            {"schema": manifest.SCHEMA, "digest": digest, "lock_digest": f"lock-{digest[0]}"}))
+        (tmp_path / "builds" / digest / manifest.FILE).write_text(
+            json.dumps({"schema": manifest.SCHEMA, "digest": digest, "lock_digest": f"lock-{digest[0]}"})
+        )
     assert manifest.current(tmp_path) is None
     assert manifest.switch(tmp_path, "a" * 64) and not manifest.switch(tmp_path, "a" * 64)
     assert manifest.switch(tmp_path, "b" * 64)
@@ -194,9 +231,16 @@ def test_kept_option_lists(version: str, count: int) -> None:
 def test_a_build_is_asked_for_its_options(tmp_path: Path) -> None:
     tree = sglang_tree(tmp_path / "tree")
     answer = tmp_path / "answer.json"
-    subprocess.run(options.argv(sys.executable, str(answer)), env={**os.environ, "PYTHONPATH": str(tree / "src")}, check=True)
+    subprocess.run(
+        options.argv(sys.executable, str(answer)), env={**os.environ, "PYTHONPATH": str(tree / "src")}, check=True
+    )
     found = options.tidy(json.loads(answer.read_text()))
-    assert found["--attention-backend"] == {"takes_value": True, "choices": ["triton", "torch_native"], "nargs": None,
-                                            "dest": "attention_backend", "deprecated": False}
+    assert found["--attention-backend"] == {
+        "takes_value": True,
+        "choices": ["triton", "torch_native"],
+        "nargs": None,
+        "dest": "attention_backend",
+        "deprecated": False,
+    }
     assert found["--cuda-graph-bs-decode"]["nargs"] == "+"
     assert found["--enable-metrics"]["takes_value"] is False

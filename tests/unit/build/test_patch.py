@@ -1,4 +1,5 @@
 """Patches are applied exactly, in full or not at all."""
+
 from __future__ import annotations
 
 import difflib
@@ -10,7 +11,9 @@ from plumbline.build.patch import apply
 from plumbline.errors import PlumblineError
 
 OLD = "".join(f"line {i}\n" for i in range(1, 41))
-NEW = OLD.replace("line 5\n", "line five\nand more\n").replace("line 30\n", "").replace("line 39\n", "line 39 changed\n")
+NEW = (
+    OLD.replace("line 5\n", "line five\nand more\n").replace("line 30\n", "").replace("line 39\n", "line 39 changed\n")
+)
 
 
 def diff(old: str, new: str, name: str = "pkg/a.py", context: int = 3) -> str:
@@ -31,9 +34,17 @@ def test_several_hunks(tmp_path: Path, context: int) -> None:
     assert changed == {"pkg/a.py": NEW}
 
 
-@pytest.mark.parametrize(("old", "new"), [
-    ("a\nb", "a\nc"), ("a\nb\n", "a\nb"), ("a\nb", "a\nb\n"), ("x\x0cy\nz\n", "x\x0cy\nZ\n"), ("a\r\nb\r\n", "a\r\nB\r\n"), ("", "new\n"),
-])
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("a\nb", "a\nc"),
+        ("a\nb\n", "a\nb"),
+        ("a\nb", "a\nb\n"),
+        ("x\x0cy\nz\n", "x\x0cy\nZ\n"),
+        ("a\r\nb\r\n", "a\r\nB\r\n"),
+        ("", "new\n"),
+    ],
+)
 def test_ends_of_lines_and_files_are_kept(tmp_path: Path, old: str, new: str) -> None:
     root = tree(tmp_path)
     (root / "pkg" / "a.py").write_bytes(old.encode())
@@ -77,7 +88,8 @@ def test_nothing_is_written_if_one_hunk_does_not_fit(tmp_path: Path) -> None:
 
 def test_files_are_made_and_deleted(tmp_path: Path) -> None:
     root = tree(tmp_path, "only\n")
-    patch = "--- /dev/null\n+++ b/pkg/sub/new.py\n@@ -0,0 +1,2 @@\n+one\n+two\n--- a/pkg/a.py\n+++ /dev/null\n@@ -1 +0,0 @@\n-only\n"
+    made = "--- /dev/null\n+++ b/pkg/sub/new.py\n@@ -0,0 +1,2 @@\n+one\n+two\n"
+    patch = f"{made}--- a/pkg/a.py\n+++ /dev/null\n@@ -1 +0,0 @@\n-only\n"
     assert apply(root, patch, 1, "p") == {"pkg/sub/new.py": "one\ntwo\n", "pkg/a.py": None}
     assert (root / "pkg" / "sub" / "new.py").read_text() == "one\ntwo\n"
     assert not (root / "pkg" / "a.py").exists()
@@ -88,15 +100,18 @@ def test_strip(tmp_path: Path) -> None:
     assert (tmp_path / "pkg" / "a.py").read_text() == NEW
 
 
-@pytest.mark.parametrize(("patch", "says"), [
-    ("", "has no hunk"),
-    ("--- a/pkg/a.py\n+++ b/pkg/a.py\n@@ -1,3 +1,3 @@\n line 1\n-line 2\n+x\n", "shorter than it says"),
-    ("--- a/../../etc/passwd\n+++ b/../../etc/passwd\n@@ -1 +1 @@\n-a\n+b\n", "outside"),
-    ("--- a/pkg/none.py\n+++ b/pkg/none.py\n@@ -1 +1 @@\n-a\n+b\n", "not in the build"),
-    ("diff --git a/x b/y\nrename from x\nrename to y\n", "more than change lines"),
-    ("--- /dev/null\n+++ b/pkg/a.py\n@@ -0,0 +1 @@\n+one\n", "which exists"),
-    ("--- a/pkg/a.py\n+++ /dev/null\n@@ -1 +0,0 @@\n-line 1\n", "holds more"),
-])
+@pytest.mark.parametrize(
+    ("patch", "says"),
+    [
+        ("", "has no hunk"),
+        ("--- a/pkg/a.py\n+++ b/pkg/a.py\n@@ -1,3 +1,3 @@\n line 1\n-line 2\n+x\n", "shorter than it says"),
+        ("--- a/../../etc/passwd\n+++ b/../../etc/passwd\n@@ -1 +1 @@\n-a\n+b\n", "outside"),
+        ("--- a/pkg/none.py\n+++ b/pkg/none.py\n@@ -1 +1 @@\n-a\n+b\n", "not in the build"),
+        ("diff --git a/x b/y\nrename from x\nrename to y\n", "more than change lines"),
+        ("--- /dev/null\n+++ b/pkg/a.py\n@@ -0,0 +1 @@\n+one\n", "which exists"),
+        ("--- a/pkg/a.py\n+++ /dev/null\n@@ -1 +0,0 @@\n-line 1\n", "holds more"),
+    ],
+)
 def test_bad_patches_are_refused(tmp_path: Path, patch: str, says: str) -> None:
     with pytest.raises(PlumblineError, match=says):
         apply(tree(tmp_path), patch, 1, "p")
