@@ -9,6 +9,7 @@ import sys
 import time
 import zipfile
 from pathlib import Path
+from typing import Callable
 
 import pytest
 from plumbline.analysis.build import pack
@@ -194,7 +195,7 @@ def test_a_step_dies_with_the_build(tmp_path: Path) -> None:
     wait_for(lambda: not Path(f"/proc/{step}").exists() or "\nState:\tZ" in Path(f"/proc/{step}/status").read_text())
 
 
-def wait_for(condition, limit_s: float = 10.0) -> None:
+def wait_for(condition: Callable[[], bool], limit_s: float = 10.0) -> None:
     deadline = time.monotonic() + limit_s
     while not condition():
         assert time.monotonic() < deadline
