@@ -9,9 +9,11 @@ DOCUMENTATION = r"""
 module: plumbline_nccl_profile
 short_description: Validate an NCCL profile and deliver it to servers on this host
 description:
-  - Refuses a profile that NCCL would not take as it is written (unknown name, illegal or wrongly cased value, numbers that NCCL
+  - Refuses a profile that NCCL would not take as it is written (unknown name, illegal or wrongly cased value,
+    numbers that NCCL
     would read otherwise, LL128 over PCIe without a passing data check, variables that the engine sets itself).
-  - Writes what the delivery needs below C(<root>/nccl/<profile>-<delivery>/) and removes every other delivery of Plumbline's.
+  - Writes what the delivery needs below C(<root>/nccl/<profile>-<delivery>/) and removes every other delivery of
+    Plumbline's.
   - Never writes C(/etc/nccl.conf) or C(~/.nccl.conf).
 options:
   root:
@@ -28,7 +30,8 @@ options:
     default: {}
   delivery:
     description:
-      - C(env_file) gives the variables in the server's environment, and a file for C(EnvironmentFile=) of a systemd unit.
+      - C(env_file) gives the variables in the server's environment, and a file for C(EnvironmentFile=) of a
+        systemd unit.
       - C(sitecustomize) lets every Python process of the server set those that are not set yet.
       - C(nccl_conf) points C(NCCL_CONF_FILE) to a file.
     type: str
@@ -154,9 +157,8 @@ def main() -> None:
     try:
         wrong = profile.validate(asked, p["nccl_version"], p)
         if wrong:
-            module.fail_json(
-                msg=f"NCCL profile {p['name']}: " + "\n".join(str(e) for e in wrong), errors=[e.as_dict() for e in wrong]
-            )
+            said = "\n".join(str(e) for e in wrong)
+            module.fail_json(msg=f"NCCL profile {p['name']}: {said}", errors=[e.as_dict() for e in wrong])
         variables = profile.values(asked)
         kept = {str(k): str(v) for k, v in p["kept"].items()}
         planned = delivery.plan(p["root"], p["name"], variables, p["delivery"], kept, python_path=p["python_path"])

@@ -9,7 +9,8 @@ DOCUMENTATION = r"""
 module: plumbline_nccl_sources
 short_description: Find everything on this host that sets NCCL's variables for a server
 description:
-  - Reads the server's environment, the unit that runs it, every sitecustomize and usercustomize on the path of the build's Python,
+  - Reads the server's environment, the unit that runs it, every sitecustomize and usercustomize on the path of the
+    build's Python,
     C(NCCL_CONF_FILE), C(~/.nccl.conf) and C(/etc/nccl.conf), in NCCL's order of precedence.
   - Names what wins over a delivered profile, what adds to it, and what is hidden or never runs. Nothing is changed.
 options:
@@ -52,7 +53,8 @@ EXAMPLES = r"""
 
 RETURN = r"""
 sources:
-  description: What sets NCCL variables, in order of precedence, each with C(name), C(kind), C(path), C(variables), C(detail).
+  description: What sets NCCL variables, in order of precedence, each with C(name), C(kind), C(path), C(variables),
+    C(detail).
   returned: success
   type: list
   elements: dict

@@ -7,6 +7,7 @@ proves nothing.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Dict, List, Optional
@@ -22,7 +23,47 @@ ENVIRON_NOTE = (
     "a conf file or set by a sitecustomize; and the engine's setproctitle overwrites even that. "
     "Only NCCL's own lines count. (SPT_NOENV=1 keeps it readable.)"
 )
+# Groups of a state in which a proof may differ from a boot that it speaks for: another variant or draft asks for
+# other arguments and models. Of the arguments, those that decide about NCCL must be the same.
+OTHER_GROUPS = ("engine_args", "models")
+ENGINE_ARGS = {
+    "tensor-parallel-size": ("tensor-parallel-size", "tp-size", "tp"),
+    "pipeline-parallel-size": ("pipeline-parallel-size", "pp-size"),
+    "data-parallel-size": ("data-parallel-size", "dp-size"),
+    "nnodes": ("nnodes",),
+    "device": ("device",),
+    **{
+        name: (name,)
+        for name in (
+            "enable-deterministic-inference",
+            "enable-dp-attention",
+            "enable-flashinfer-allreduce-fusion",
+            "enable-mscclpp",
+            "enable-nccl-nvls",
+            "enable-symm-mem",
+            "enable-torch-symm-mem",
+            "disable-custom-all-reduce",
+        )
+    },
+}
 VERDICTS = ("taken", "overridden", "ignored", "missing", "not_read")
+
+
+def engine_args(server_args: Optional[Mapping[str, Any]]) -> Dict[str, Any]:
+    """Of the server's arguments those that decide whether and how NCCL is used, under one name each."""
+    given = {str(k).replace("_", "-"): v for k, v in (server_args or {}).items() if v not in (None, False)}
+    found = {}
+    for name, spellings in ENGINE_ARGS.items():
+        values = [given[spelling] for spelling in spellings if spelling in given]
+        if values:
+            found[name] = values[0]
+    return found
+
+
+def ranks_of(server_args: Optional[Mapping[str, Any]]) -> int:
+    """How many ranks share one communicator: tensor parallel x pipeline parallel."""
+    found = engine_args(server_args)
+    return int(found.get("tensor-parallel-size", 1)) * int(found.get("pipeline-parallel-size", 1))
 
 
 def debug_environment(folder: str) -> Dict[str, str]:
@@ -123,6 +164,7 @@ def prove(
     logs: Sequence[str],
     expected_ranks: int,
     state: Optional[str] = None,
+    groups: Optional[Mapping[str, str]] = None,
     host: str = "",
     at: str = "",
     nccl_version: Optional[str] = None,
@@ -136,11 +178,11 @@ def prove(
     """The proof document (schema ``plumbline.proof/1``).
 
     ``asked``: the profile's variables as text. ``logs``: texts of NCCL's debug files. ``expected_ranks``: tensor
-    parallel size. ``state``: digest of the observed state. ``at``: RFC 3339. ``sources``: what on the host sets NCCL
-    variables, in order of precedence, [{name, kind, variables}]. ``environ``: readings of /proc/PID/environ [{pid,
-    process, readable, visible}]. ``hook_runs``: what our sitecustomize left [{pid, set, kept, ...}].
-    ``profile_in_force``: true; false (``reasons`` say why); null if the start made no communicator of more than one
-    rank.
+    parallel size. ``state``: digest of the observed state, ``groups``: those of its groups. ``at``: RFC 3339.
+    ``sources``: what on the host sets NCCL variables, in order of precedence, [{name, kind, variables}].
+    ``environ``: readings of /proc/PID/environ [{pid, process, readable, visible}]. ``hook_runs``: what our
+    sitecustomize left [{pid, set, kept, ...}]. ``profile_in_force``: true; false (``reasons`` say why); null if the
+    start made no communicator of more than one rank.
     """
     document = log.merge([log.parse(text) for text in logs])
     with_communicator = [p for p in document["processes"] if _widest(p)]
@@ -176,6 +218,8 @@ def prove(
         "at": at,
         "host": host,
         "state": state,
+        "groups": dict(groups) if groups else None,
+        "engine_args": engine_args(server_args),
         "profile": profile,
         "delivery": delivery,
         "asked": dict(asked),
@@ -198,18 +242,36 @@ def prove(
 
 
 def expired(
-    document: Mapping[str, Any], state: Optional[str], profile: str, delivery: Optional[str]
+    document: Mapping[str, Any],
+    state: Optional[str],
+    profile: str,
+    delivery: Optional[str],
+    groups: Optional[Mapping[str, str]] = None,
+    server_args: Optional[Mapping[str, Any]] = None,
 ) -> Optional[str]:
-    """Why a proof does not speak for a boot of this state, profile and delivery; None if it does. A proof without a
-    state never does.
+    """Why a proof does not speak for a boot of this state, profile and delivery; None if it does.
+
+    It speaks for the very state in which it was made. With the ``groups`` of the boot's state and its
+    ``server_args`` it also speaks for one that differs in models and arguments only, if the arguments that decide
+    about NCCL are the same: one proof for all variants of a host. A proof without a state never speaks.
     """
     if document["profile"] != profile:
         return f"the proof is of profile {document['profile']}, not {profile}"
     if document["delivery"] != delivery and document["asked"]:
         return f"the proof is of delivery {document['delivery']}, not {delivery}"
-    if not document["state"] or document["state"] != state:
-        made_in = (document["state"] or "unknown")[:12]
-        return f"the state is {(state or 'unknown')[:12]}, the proof was made in {made_in}"
+    if document["state"] and document["state"] == state:
+        return None
+    made_in = (document["state"] or "unknown")[:12]
+    differs = f"the state is {(state or 'unknown')[:12]}, the proof was made in {made_in}"
+    if not document["state"] or not state or not groups or not document["groups"] or server_args is None:
+        return differs
+    names = sorted({*groups, *document["groups"]} - set(OTHER_GROUPS))
+    other = [name for name in names if groups.get(name) != document["groups"].get(name)]
+    if other:
+        return f"{differs}; it differs in {', '.join(other)}"
+    now = engine_args(server_args)
+    if now != document["engine_args"]:
+        return f"{differs}; of the arguments {now} the proof had {document['engine_args']}"
     return None
 
 
@@ -220,31 +282,26 @@ def for_measurement(
     profile: str,
     delivery: Optional[str],
     ranks: Optional[int] = None,
+    groups: Optional[Mapping[str, str]] = None,
+    server_args: Optional[Mapping[str, Any]] = None,
 ) -> Dict[str, Any]:
     """A measurement's ``nccl``: the newest proof that still speaks for it, or null with the reason.
 
     ``{ranks, profile_in_force, proof, missing, overridden, ignored, not_read, reason}``; the lists hold "rank N:
-    NAME".
+    NAME". ``groups`` and ``server_args``: see ``expired``.
     """
-    valid = [p for p in proofs if expired(p, state, profile, delivery) is None]
-    result: Dict[str, Any] = {
-        "ranks": ranks,
-        "profile_in_force": None,
-        "proof": None,
-        "missing": [],
-        "overridden": [],
-        "ignored": [],
-        "not_read": [],
-        "reason": "",
-    }
+
+    def why_not(proof: Mapping[str, Any]) -> Optional[str]:
+        return expired(proof, state, profile, delivery, groups, server_args)
+
+    result: Dict[str, Any] = {"ranks": ranks, "profile_in_force": None, "proof": None, "reason": ""}
+    result.update({verdict: [] for verdict in ("missing", "overridden", "ignored", "not_read")})
+    valid = [p for p in proofs if why_not(p) is None]
     if not valid:
         same = [p for p in proofs if p["profile"] == profile]
         newest = max(same, key=lambda p: p["id"]) if same else None
-        result["reason"] = (
-            (expired(newest, state, profile, delivery) or "")
-            if newest
-            else f"profile {profile} was never proven on this host"
-        )
+        never = f"profile {profile} was never proven on this host"
+        result["reason"] = (why_not(newest) or "") if newest else never
         return result
     proof = max(valid, key=lambda p: p["id"])
     result.update(
@@ -277,3 +334,29 @@ def read_environ(pids: Sequence[int], asked: Mapping[str, str]) -> List[Dict[str
         )
         readings.append(reading)
     return readings
+
+
+def collect(folder: Path, server_log: Optional[str] = None, ran_dir: Optional[str] = None) -> Dict[str, Any]:
+    """What a proving start has left: ``{logs: {file: text}, pids, server_log: text, hook_runs: [..]}``; what is not
+    there is empty.
+    """
+    logs = {p.name: p.read_text(errors="replace") for p in sorted(folder.glob("nccl.*.log"))}
+    pids = [int(name.split(".")[1]) for name in logs if name.split(".")[1].isdigit()]
+    text = ""
+    if server_log and Path(server_log).is_file():
+        text = Path(server_log).read_text(errors="replace")
+    runs = []
+    for path in sorted(Path(ran_dir).glob("*.json")) if ran_dir else []:
+        try:
+            runs.append(json.loads(path.read_text()))
+        except ValueError:  # a process that was killed while it wrote
+            continue
+    return {"logs": logs, "pids": pids, "server_log": text, "hook_runs": runs}
+
+
+def shorten(text: str, most: int = 60000) -> str:
+    """A long log without its middle: the start has the variables, the end what happened last."""
+    if len(text) <= most:
+        return text
+    half = most // 2
+    return f"{text[:half]}\n... {len(text) - 2 * half} characters left out ...\n{text[-half:]}"

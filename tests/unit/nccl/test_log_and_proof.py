@@ -254,6 +254,23 @@ def test_a_proof_expires_with_the_state():
     assert proof.expired(unbound, state=None, profile="p", delivery="env_file"), "two unknown states are not equal"
 
 
+def test_one_proof_speaks_for_all_variants_but_not_for_another_way_of_reducing():
+    groups = {"driver": "1", "nccl": "2", "engine_args": "3", "models": "4"}
+    args = {"tp-size": 2, "disable-custom-all-reduce": True, "max-running-requests": 16}
+    made = prove("nccl-delivery/d01_shell.*.log", STORY, state="a" * 64, groups=groups, server_args=args)
+    assert made["engine_args"] == {"tensor-parallel-size": 2, "disable-custom-all-reduce": True}
+    eagle = {**args, "speculative-algorithm": "EAGLE3", "tp_size": 2}
+    want = {"state": "b" * 64, "profile": "p", "delivery": "env_file"}
+    other = {**groups, "engine_args": "5", "models": "6"}
+    found = proof.for_measurement([made], **want, groups=other, server_args=eagle)
+    assert (found["proof"], found["profile_in_force"]) == (made["id"], True)
+    assert proof.expired(made, **want) is not None, "without the groups the digest decides"
+    assert "it differs in driver" in proof.expired(made, **want, groups={**other, "driver": "9"}, server_args=eagle)
+    assert "the proof had" in proof.expired(made, **want, groups=other, server_args={**eagle, "enable-mscclpp": True})
+    assert "the proof had" in proof.expired(made, **want, groups=other, server_args={"tp": 4})
+    assert proof.ranks_of({"tp": 8}) == 8 and proof.ranks_of({}) == 1
+
+
 def test_the_newest_valid_proof_speaks():
     old = prove("nccl-delivery/d01_shell.*.log", STORY, state="a" * 64)
     new = prove("nccl-delivery/d10_conf_vs_env.*.log", STORY, state="a" * 64)

@@ -1,0 +1,42 @@
+"""Filters of the NCCL playbook.
+
+- ``plumbline_new_id``: a new id that sorts by time (ULID); what it is applied to plays no part.
+- ``plumbline_group_digests``: digests of a state's groups by name.
+- ``plumbline_nccl_chosen``: profiles by name out of the catalogue, as M(plumbline_nccl_sweep) takes them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from plumbline.errors import unknown_name
+from plumbline.ids import ulid
+
+
+def new_id(_: Any) -> str:
+    return ulid()
+
+
+def chosen(names: Iterable[str], catalogue: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """[{name, variables}]. Raises PlumblineError for a name that is in no catalogue."""
+    out = []
+    for name in names:
+        if name not in catalogue:
+            raise unknown_name("NCCL profile", name, catalogue, "profiles, plumbline_nccl_profiles")
+        variables = catalogue[name].get("variables") or {}
+        out.append({"name": name, "variables": {str(k): str(v) for k, v in variables.items()}})
+    return out
+
+
+def group_digests(state: Mapping[str, Any]) -> dict[str, str]:
+    return {name: group["digest"] for name, group in state["groups"].items()}
+
+
+class FilterModule:
+    def filters(self) -> dict[str, Callable[..., Any]]:
+        return {
+            "plumbline_new_id": new_id,
+            "plumbline_nccl_chosen": chosen,
+            "plumbline_group_digests": group_digests,
+        }
