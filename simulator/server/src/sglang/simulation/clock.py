@@ -11,6 +11,7 @@ import argparse
 import fcntl
 import json
 import re
+import threading
 import time
 from pathlib import Path
 from typing import Any, Callable, Dict, Optional
@@ -25,6 +26,9 @@ class Clock:
 
     def __init__(self, path: Optional[str] = None) -> None:
         self.path = Path(path) if path else None
+        self._lock, self._one_writer = threading.Lock(), threading.Lock()
+        self._unwritten = 0.0
+        self._writing: Optional[threading.Event] = None
         self._state = self._update(lambda _state: None)
         self._busy_since: Optional[float] = None
 
@@ -32,7 +36,8 @@ class Clock:
     def now(self) -> float:
         """Simulated time, Unix seconds."""
         running = time.monotonic() - self._busy_since if self._busy_since is not None else 0.0
-        return float(self._state["now"]) + running
+        with self._lock:
+            return float(self._state["now"]) + self._unwritten + running
 
     @property
     def hours(self) -> float:
@@ -50,11 +55,36 @@ class Clock:
 
     def advance(self, seconds: float) -> None:
         """Move the clock."""
+        with self._lock:
+            self._unwritten += seconds
+        if self._writing is None:
+            self.write()
+        else:
+            self._writing.set()
 
-        def move(state: Dict[str, Any]) -> None:
-            state["now"] += seconds
+    def write_in_background(self) -> None:
+        """From now on a thread writes the file: a busy disk must not hold up the steps of a server."""
+        self._writing = threading.Event()
+        threading.Thread(target=self._write_on, daemon=True, name="clock").start()
 
-        self._state = self._update(move)
+    def write(self) -> None:
+        """Have in the file what has passed so far."""
+        with self._one_writer:
+            with self._lock:
+                seconds = self._unwritten
+
+            def move(state: Dict[str, Any]) -> None:
+                state["now"] += seconds
+
+            state = self._update(move)
+            with self._lock:
+                self._state, self._unwritten = state, self._unwritten - seconds
+
+    def _write_on(self) -> None:
+        while self._writing is not None:
+            self._writing.wait()
+            self._writing.clear()
+            self.write()
 
     def window_opens(self) -> None:
         """Requests are in flight from now on: the clock runs."""
@@ -70,7 +100,7 @@ class Clock:
 
     def _update(self, change: Callable[[Dict[str, Any]], None]) -> Dict[str, Any]:
         if self.path is None:
-            state = getattr(self, "_state", None) or _fresh()
+            state = dict(getattr(self, "_state", None) or _fresh())
             change(state)
             return state
         self.path.parent.mkdir(parents=True, exist_ok=True)

@@ -258,6 +258,8 @@ class Application:
     def sigquit(self) -> None:
         """A child failed, or the watchdog barked."""
         log("SIGQUIT received. signum=None, frame=None. It usually means one child failed.")
+        self.boot.clock.window_closes()
+        self.boot.clock.write()
         self.boot.kill_tree()
 
     # ------------------------------------------------------------------ control
@@ -335,6 +337,7 @@ class Application:
         for pipe in self.boot.pipes:
             order(pipe, "shutdown")
         self.boot.clock.window_closes()
+        self.boot.clock.write()
         log(f"kill_process_tree called: parent_pid={os.getpid()}, include_parent=False, pid={os.getpid()}")
         await asyncio.sleep(0.05)
         self.boot.kill_children()
@@ -349,6 +352,7 @@ def serve(boot: Boot) -> None:
 
 async def _main(boot: Boot) -> None:
     loop = asyncio.get_running_loop()
+    boot.clock.write_in_background()
     app = Application(boot, loop)
     signal.signal(signal.SIGQUIT, signal.SIG_DFL)
     loop.add_signal_handler(signal.SIGQUIT, app.sigquit)
