@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import yaml
-from servers import SIMULATOR, Server, make_build
+from simulated_servers import SIMULATOR, Server, make_build
 
 
 @pytest.fixture(scope="session")

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from plumbline.measure import figures, workload
 from plumbline.measure.client import LoadClient
-from servers import Server, eagle
+from simulated_servers import Server, eagle
 
 TOKENS = 256
 TOLERANCE = 0.005

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from plumbline.sglang import failures
-from servers import Server
+from simulated_servers import Server
 
 Start = Callable[..., Server]
 Physics = Callable[..., dict[str, Any]]

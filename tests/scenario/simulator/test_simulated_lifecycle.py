@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from plumbline.sglang import failures
-from servers import PROFILE, Server, eagle
+from simulated_servers import PROFILE, Server, eagle
 
 
 def lives(pid: int) -> bool:
@@ -187,7 +187,7 @@ def test_two_boots_of_a_host_draw_anew_and_a_fresh_clock_repeats(start: Start, p
 
 
 def test_two_servers_at_once_keep_their_figures(start: Start, physics: Physics) -> None:
-    from test_figures import measure
+    from test_simulated_figures import measure
 
     document = physics("story-a", prefill={})
     servers = [start(document, host=f"sim-{number}") for number in (1, 2)]

@@ -13,7 +13,7 @@ import pytest
 from plumbline.measure import endpoint
 from plumbline.nccl import proof
 from plumbline.sglang import loglines
-from servers import PROFILE, Server, eagle, make_build
+from simulated_servers import PROFILE, Server, eagle, make_build
 
 Start = Callable[..., Server]
 Physics = Callable[..., dict[str, Any]]
