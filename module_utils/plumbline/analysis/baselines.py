@@ -12,11 +12,12 @@ from typing import Any, Iterable, Optional
 from . import stats, times
 from .comparable import MATERIAL, CompareStates, States, metric_of, unusable
 from .history import FLOOR_SD, OUTLIER_MADS, load_digest
+from .ledger import Ledger, Records
 
 SCHEMA = "plumbline.baseline/1"
-STABLE_P, ALARM_P = 0.05, 0.004
+STABLE_P, ALARM_P, BLIND_TO = 0.05, 0.004, 0.06
 # What is assumed of a host's boot-to-boot sd where its own history is short, and for how many degrees of freedom.
-PRIOR_SD, PRIOR_DF = 0.01, 2.0
+PRIOR_SD, PRIOR_DF, PRIOR_GUARD = 0.01, 4.0, 4.0
 
 
 def series_key(row: dict) -> tuple:
@@ -136,9 +137,33 @@ def status(rows: list[dict], key: tuple, run: Optional[str], margin: float, *, s
     return out
 
 
+def of_run(ledger: Ledger, records: Records, workload: str, rows: list[dict], margin: float,
+           states: Optional[dict[str, dict]] = None, compare_states: Optional[CompareStates] = None,
+           settled: Optional[set[str]] = None) -> Optional[dict]:
+    """`status` of the reference arm of a run on one workload, or None before it was measured.
+
+    Only acceptances and baselines of older runs count: what comes later must not change what this run said.
+    ``settled``: the boots of the host's newest state; others are not used.
+    """
+    spec = ledger.workloads[workload]
+    now = [record(m, spec) for _, m in sorted(records.by_id.items())
+           if m["workload"] == workload and m["arm"] == ledger.reference]
+    now.sort(key=lambda r: (times.seconds(r["at"]), r["measurement"]))
+    for row in now:
+        if settled is not None and row["usable"] and row["boot"] not in settled:
+            row.update(usable=False, why="measured in an earlier state of the host")
+    if not now:
+        return None
+    before = [r for r in rows if r["run"] < ledger.run]
+    return status(before + now, series_key(now[-1]), ledger.run, margin, states=states, compare_states=compare_states)
+
+
 def pooled_sd(history: list[list[float]]) -> tuple[float, float]:
-    """(sd, degrees of freedom) of log values about the median of each group, robustly, with a weak prior."""
-    squares, df = PRIOR_DF * PRIOR_SD ** 2, PRIOR_DF
+    """(sd, degrees of freedom) of log values about the mean of each group, robustly.
+
+    A weak prior of a quiet host is mixed in unless the host's own scatter speaks against it.
+    """
+    squares, df = 0.0, 0.0
     for ys in history:
         if len(ys) < 2:
             continue
@@ -148,6 +173,9 @@ def pooled_sd(history: list[list[float]]) -> tuple[float, float]:
             middle = stats.mean(kept)
             squares += math.fsum((y - middle) ** 2 for y in kept)
             df += len(kept) - 1
+    if df and squares / df > PRIOR_GUARD * PRIOR_SD ** 2:
+        return math.sqrt(squares / df), df
+    squares, df = squares + PRIOR_DF * PRIOR_SD ** 2, df + PRIOR_DF
     return math.sqrt(squares / df), df
 
 
@@ -159,7 +187,7 @@ def _judge(out: dict, before: list[dict], key: tuple, ref: dict, usable: list[di
             groups.setdefault((row["run"], row["state"]["digest"]), []).append(row)
     now = [math.log(v) for v in _by_boot(usable)]
     old = [math.log(v) for v in _by_boot(ref["boots"])]
-    sd, df = pooled_sd([[math.log(v) for v in _by_boot(rows)] for rows in groups.values()])
+    sd, df = pooled_sd([*([math.log(v) for v in _by_boot(rows)] for rows in groups.values()), now])
     centre = stats.median(now)
     change = centre - math.log(ref["tok_s"])
     se = sd * math.sqrt(1.0 / len(old) + 1.0 / len(now))
@@ -173,13 +201,18 @@ def _judge(out: dict, before: list[dict], key: tuple, ref: dict, usable: list[di
     beyond = math.log1p(margin) if change > 0 else -math.log1p(-margin)
     one_side = all(abs(y - math.log(ref["tok_s"])) > beyond and (y > math.log(ref["tok_s"])) == (change > 0) for y in now)
     if p > STABLE_P:
-        out["status"] = "stable" if se * stats.t_quantile(0.1, df) < 2 * beyond or abs(change) < beyond else "uncertain"
+        # Stable is a claim too: a change of BLIND_TO would have been seen.
+        seen = abs(change) + se * stats.t_quantile(0.1, df) < math.log1p(BLIND_TO)
+        out["status"] = "stable" if seen else "uncertain"
+        if not seen:
+            out["reasons"].append(f"boots scatter by {sd:.1%}: a change of {BLIND_TO:.0%} could not be told from noise; "
+                                  "cut that variance or measure more boots")
     elif len(now) < 2:
         out["status"] = "uncertain"
         out["reasons"].append("one boot alone is never called a change: measure the baseline again")
     elif p < ALARM_P and one_side and not (len(old) == 2 and abs(old[0] - old[1]) > wide):
         out["status"] = "improved" if change > 0 else "drifted"
-    elif abs(change) < beyond:
+    elif abs(change) + se * stats.t_quantile(0.1, df) < 2 * beyond:
         out["status"] = "stable"
     else:
         out["status"] = "uncertain"

@@ -10,7 +10,7 @@ from typing import Any, Iterable, Optional
 
 from ..errors import PlumblineError
 from ..ids import ulid
-from . import compare_arms, decide, history, times
+from . import baselines, compare_arms, decide, history, times
 from .comparable import CompareStates, States, series
 from .ledger import Ledger, Position, Records, apply, draw_blocks, fold, measurement_id
 
@@ -196,9 +196,21 @@ class _Planner:
                 return self._stop("no candidate is left: each was given up", "failed")
         elif self.ledger.candidates and not any(self.ledger.active(c) for c in self.ledger.candidates):
             return self._stop("no candidate is left: each was given up", "failed")
+        elif not self.ledger.candidates and not self.fixed and finished_blocks >= self.experiment["blocks"]["min"]:
+            settled = self._baselines_settled()
+            if settled:
+                return self._stop(settled, "verdict")
         if position is None:
             return self._stop("all planned blocks are measured", "blocks")
         return self._over_budget(position)
+
+    def _baselines_settled(self) -> str:
+        """What each baseline is, once none of them needs another boot; "" before."""
+        found = {w: baselines.of_run(self.ledger, self.records, w, self.baselines, self.experiment["margin"],
+                                     self.states.documents, self.states.compare) for w in self.ledger.workloads}
+        if any(f is None or f["status"] in ("uncertain", "expired", "new") for f in found.values()):
+            return ""
+        return "each baseline is settled (" + ", ".join(f"{w}: {f['status']}" for w, f in found.items() if f) + ")"
 
     def _drop(self, outcome: compare_arms.Outcome) -> None:
         for arm in self.ledger.candidates:

@@ -40,7 +40,7 @@ def build(experiment: dict, run: str, plan_entries: list[dict], measurements: li
         families.append({"host": host, "comparisons": outcome.family, "level": _round(outcome.alpha),
                          "method": "e-BH" if outcome.sequential else "BH, one look"})
         step_tables.extend(_steps(ledger, host, here))
-        status.extend(_baselines(ledger, records, run, rows, experiment["margin"], states, compare_states, outcome))
+        status.extend(_baselines(ledger, records, rows, experiment["margin"], states, compare_states, outcome))
         stops.append({"host": host, "boots": len(records.boots()),
                       "stopped": ledger.finished["kind"] if ledger.finished else None,
                       "reason": ledger.finished["reason"] if ledger.finished else "not finished",
@@ -165,25 +165,15 @@ def _steps(ledger: Ledger, host: str, comparisons: list[dict]) -> list[dict]:
     return out
 
 
-def _baselines(ledger: Ledger, records: Records, run: str, rows: list[dict], margin: float,
+def _baselines(ledger: Ledger, records: Records, rows: list[dict], margin: float,
                states: Optional[dict], compare: Optional[CompareStates], outcome: compare_arms.Outcome) -> list[dict]:
     reference = ledger.arms[ledger.reference]
-    before = [r for r in rows if not (r["kind"] == "measured" and r["run"] == run)]
-    # Acceptances of this run or of later ones are of another day: they must not change what this run said.
-    before = [r for r in before if r["run"] < run]
     out = []
-    for workload, spec in ledger.workloads.items():
-        now = [over_time.record(r, spec) for _, r in sorted(records.by_id.items())
-               if r["workload"] == workload and r["arm"] == ledger.reference]
-        now.sort(key=lambda r: (r["at"], r["measurement"]))
+    for workload in ledger.workloads:
         settled = {b.boot for b in outcome.boots[workload] if b.role == "baseline"}
-        for row in now:
-            if row["usable"] and row["boot"] not in settled:
-                row.update(usable=False, why="measured in an earlier state of the host")
-        if not now:
+        found = over_time.of_run(ledger, records, workload, rows, margin, states, compare, settled)
+        if found is None:
             continue
-        found = over_time.status(before + now, over_time.series_key(now[-1]), run, margin, states=states,
-                                 compare_states=compare)
         out.append({"host": ledger.host, "workload": workload, "nccl_profile": reference["nccl_profile"],
                     "variant": reference["variant"], "build": reference["build"], "status": found["status"],
                     "reference_tok_s": _round(found["reference_tok_s"]), "now_tok_s": _round(found["now_tok_s"]),

@@ -1,0 +1,297 @@
+"""How good the verdicts are: thousands of simulated labs, without real time. Prints Markdown tables.
+
+    python benchmarks/verdicts.py            about three minutes on one core
+    python benchmarks/verdicts.py --quick    a look in half a minute
+
+The rule is `decide`'s, run vectorised (`fastlab.py`, shown equal to the real code by a test) beside four named designs;
+families of candidates, baselines over time and speed use the real code itself.
+"""
+from __future__ import annotations
+
+import argparse
+import math
+import random
+import resource
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Callable
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+import numpy as np
+from plumbline.analysis import baselines, plan, times
+from scipy import special
+
+from benchmarks import fastlab
+from benchmarks.fastlab import Cell, Draw, Rule
+from benchmarks.labs import Lab, World, make_experiment
+
+RATIOS = (0.74, 0.9, 0.97, 0.99, 1.0, 1.01, 1.03, 1.06, 1.3)
+SDS = (0.005, 0.01, 0.03)
+DRIFTS = {"none": {}, "2 %/h": {"drift": 0.02}, "10 %/h": {"drift": 0.10}, "steps 3 %": {"step": 0.03},
+          "steps 10 %": {"step": 0.10}, "ramp": {"ramp": 0.03}}
+PAIRS_BOOTS = 20
+
+
+def rule(d: Draw) -> fastlab.Array:
+    """Plumbline's verdicts."""
+    return fastlab.run(d).verdict
+
+
+def one_each(d: Draw) -> fastlab.Array:
+    """One boot of each, and the sign."""
+    return _sign(_y(d, 1, True) - _y(d, 0, False))
+
+
+def best_of_three(d: Draw) -> fastlab.Array:
+    """Three boots of each, one after the other; the best of each is compared."""
+    base = np.stack([_y(d, i, False) for i in range(3)], 1)
+    own = np.stack([_y(d, i, True) for i in range(3, 6)], 1)
+    return _sign(own.max(1) - base.max(1))
+
+
+def five_then_five(d: Draw) -> fastlab.Array:
+    """Five of the baseline, then five of the candidate; Welch's t at 95 %."""
+    base = np.stack([_y(d, i, False) for i in range(5)], 1)
+    own = np.stack([_y(d, i, True) for i in range(5, 10)], 1)
+    a, b = base.var(1, ddof=1) / 5, own.var(1, ddof=1) / 5
+    df = (a + b) ** 2 / ((a * a + b * b) / 4)
+    return _interval(own.mean(1) - base.mean(1), np.sqrt(a + b) * special.stdtrit(df, 0.975))
+
+
+def ten_pairs(d: Draw) -> fastlab.Array:
+    """Ten interleaved pairs, baseline first; the paired t at 95 %."""
+    x = np.stack([_y(d, 2 * i + 1, True) - _y(d, 2 * i, False) for i in range(10)], 1)
+    return _interval(x.mean(1), x.std(1, ddof=1) / math.sqrt(10) * special.stdtrit(9, 0.975))
+
+
+def _y(d: Draw, slot: int, candidate: bool) -> fastlab.Array:
+    return d.level[:, slot] + (d.candidate if candidate else d.reference)[:, slot]
+
+
+def _sign(x: fastlab.Array) -> fastlab.Array:
+    return np.where(x > 0, 1, -1)
+
+
+def _interval(theta: fastlab.Array, hw: fastlab.Array, margin: float = 0.02) -> fastlab.Array:
+    high, low = math.log1p(margin), math.log1p(-margin)
+    out = np.full(len(theta), 9)
+    out[(theta - hw >= low) & (theta + hw <= high)] = 0
+    out[(theta - hw > 0) & (theta > high)] = 1
+    out[(theta + hw < 0) & (theta < low)] = -1
+    return out
+
+
+DESIGNS: dict[str, Callable[[Draw], fastlab.Array]] = {
+    "one boot each": one_each, "best of three": best_of_three, "five then five, Welch": five_then_five,
+    "ten interleaved pairs": ten_pairs, "Plumbline": rule}
+
+
+def errors(cell: Cell, design: Callable[[Draw], fastlab.Array], n: int, ratios: tuple[float, ...] = RATIOS) -> list[float]:
+    """[wrong direction, faster or slower at 1.0, `same` at 3 % off or more], each in percent, the worst of the ratios."""
+    wrong = false = same = 0.0
+    for ratio in ratios:
+        found = design(fastlab.draw(replace(cell, ratio=ratio), n, np.random.default_rng(_seed(cell, ratio))))
+        if ratio == 1.0:
+            false = max(false, 100 * float(np.mean(np.abs(found) == 1)))
+        else:
+            wrong = max(wrong, 100 * float(np.mean(found == (-1 if ratio > 1 else 1))))
+        if abs(ratio - 1) > 0.0299:
+            same = max(same, 100 * float(np.mean(found == 0)))
+    return [wrong, false, same]
+
+
+def _seed(cell: Cell, ratio: float) -> list[int]:
+    return [int(ratio * 100), int(cell.boot_sd * 10000), int(cell.noise * 10), int(cell.heavy * 100)]
+
+
+def table(head: list[str], rows: list[list[Any]]) -> None:
+    print("| " + " | ".join(head) + " |")
+    print("|" + "---|" * len(head))
+    for row in rows:
+        print("| " + " | ".join(f"{c:.2f}" if isinstance(c, float) else str(c) for c in row) + " |")
+    print(flush=True)
+
+
+def cell_text(values: list[float]) -> str:
+    return " / ".join(f"{v:.2f}" for v in values)
+
+
+def designs(n: int, ratios: tuple[float, ...]) -> None:
+    print(f"### Errors, worst of {len(DRIFTS)} drifts and of all ratios\n\n"
+          "Wrong direction / faster or slower at 1.0 / `same` at 3 % off or more, in percent. No history. "
+          f"{n} labs a cell. Aims: 0.5 / 1 / 1.\n")
+    rows = []
+    for name, design in DESIGNS.items():
+        row: list[Any] = [name]
+        for heavy in (0.0, 0.05):
+            for sd in SDS:
+                found = [errors(Cell(boot_sd=sd, heavy=heavy, **d), design, n, ratios) for d in DRIFTS.values()]
+                row.append(cell_text([max(column) for column in zip(*found)]))
+        rows.append(row)
+    table(["design", *(f"{tails} {sd:.1%}" for tails in ("normal", "heavy") for sd in SDS)], rows)
+
+
+def hard_labs(n: int) -> None:
+    print("### Noisy candidates and wrong histories\n\nThe same three errors, of Plumbline's rule. History: of both arms, "
+          "of the baseline alone, or none.\n")
+    rows = []
+    for noise in (1.0, 2.0, 5.0, 10.0):
+        for history, wrong in (("none", 1.0), ("baseline", 1.0), ("both", 1.0), ("both", 0.5), ("both", 2.0),
+                               ("baseline", 0.5)):
+            found = [cell_text(errors(Cell(boot_sd=sd, noise=noise, history=history, wrong=wrong), rule, n,
+                                      (0.97, 1.0, 1.06))) for sd in SDS]
+            text = {1.0: "right", 0.5: "half the truth", 2.0: "double the truth"}[wrong] if history != "none" else "-"
+            rows.append([f"{noise:g}x", history, text, *found])
+    table(["candidate noise", "history", "its sd", *(f"boot sd {sd:.1%}" for sd in SDS)], rows)
+    rows = [[f"{request:.1%}", *(cell_text(errors(Cell(boot_sd=sd, request_sd=request / 4), rule, n, (0.97, 1.0, 1.06)))
+                                 for sd in SDS)] for request in (0.002, 0.02, 0.05)]
+    table(["request sd (16 requests)", *(f"boot sd {sd:.1%}" for sd in SDS)], rows)
+
+
+def cost(n: int, ratios: tuple[float, ...]) -> None:
+    print("### What a verdict costs\n\nMedian candidate boots; median of all boots; inconclusive at ten candidate boots in "
+          f"percent. Ten interleaved pairs take {PAIRS_BOOTS} boots.\n")
+    rows = []
+    for history in ("both", "none"):
+        for sd in SDS:
+            row: list[Any] = [history, f"{sd:.1%}"]
+            shares = []
+            for ratio in ratios:
+                cell = Cell(boot_sd=sd, history=history, ratio=ratio)
+                found = fastlab.run(fastlab.draw(cell, n, np.random.default_rng(_seed(cell, ratio))))
+                shares.append(float(np.median(found.boots)) / PAIRS_BOOTS)
+                row.append(f"{np.median(found.candidate_boots):.0f}; {np.median(found.boots):.0f}; "
+                           f"{100 * np.mean(found.verdict == 9):.0f}")
+            rows.append([*row, f"{100 * float(np.mean(shares)):.0f} %"])
+    table(["history", "boot sd", *map(str, ratios), "of ten pairs, mean"], rows)
+
+
+def fixed_blocks(n: int) -> None:
+    print("### A fixed number of blocks, judged once\n\nThe three errors, and the share decided at 6 % off, in percent.\n")
+    rows = []
+    for blocks in (3, 5):
+        for noise in (1.0, 5.0):
+            row: list[Any] = [blocks, f"{noise:g}x"]
+            for sd in SDS:
+                cell = Cell(boot_sd=sd, noise=noise)
+                once = Rule(least=blocks, most=blocks)
+                found = errors(cell, lambda d, once=once: fastlab.run(d, once).verdict, n, (0.97, 1.0, 1.06))
+                power = fastlab.run(fastlab.draw(replace(cell, ratio=1.06), n, np.random.default_rng(3)), once)
+                row.append(f"{cell_text(found)}; {100 * np.mean(power.verdict == 1):.0f}")
+            rows.append(row)
+    table(["blocks", "candidate noise", *(f"boot sd {sd:.1%}" for sd in SDS)], rows)
+
+
+def families(labs: int) -> None:
+    print("### Three candidates a block, through the real planner\n\nOne of three candidates is 6 % faster, boot sd 1 %, "
+          "loads of 5 to 9 minutes. False: the share of labs with a `faster` or `slower` for one of the other two.\n")
+    rows = []
+    for noise in (1.0, 5.0):
+        false = found = boots = 0
+        for i in range(labs):
+            lab = Lab(World(ratio={"candidate-1": 1.06}, candidate_noise=noise, boot_h=random.Random(i).uniform(5, 9) / 60),
+                      make_experiment(3), seed=i)
+            run, _ = lab.run()
+            said = {c["candidate"]: c["verdict"] for c in lab.verdict(run)["comparisons"]}
+            false += any(said[c] in ("faster", "slower") for c in ("candidate-2", "candidate-3"))
+            found += said["candidate-1"] == "faster"
+            boots += len(lab.boots)
+        rows.append([f"{noise:g}x", labs, f"{100 * false / labs:.1f} %", f"{100 * found / labs:.0f} %", f"{boots / labs:.1f}"])
+    table(["candidate noise", "labs", "false", "the 6 % found", "boots, mean"], rows)
+
+
+def drift(labs: int) -> None:
+    print("### Baselines over time, through the real statuses\n\nThree new boots against k boots of the reference and none "
+          "other: `drifted` after a step of -7 %, `stable` and alarms (`drifted` or `improved`) without one, in percent; "
+          "alarms per 100 looks are the last figure.\n")
+    rows = []
+    for heavy in (0.0, 0.05):
+        for sd in SDS:
+            row: list[Any] = ["heavy" if heavy else "normal", f"{sd:.1%}"]
+            for k in (3, 5, 8):
+                rng = random.Random(k)
+                after = [_status(rng, k, sd, math.log(0.93), heavy) for _ in range(labs)]
+                quiet = [_status(rng, k, sd, 0.0, heavy) for _ in range(labs)]
+                alarms = sum(s in ("drifted", "improved") for s in quiet)
+                row.append(f"{100 * after.count('drifted') / labs:.1f}; {100 * quiet.count('stable') / labs:.0f}; "
+                           f"{100 * alarms / labs:.2f}")
+            rows.append(row)
+    table(["tails", "boot sd", "k = 3", "k = 5", "k = 8"], rows)
+
+
+def _status(rng: random.Random, k: int, sd: float, shift: float, heavy: float) -> str:
+    def row(run: str, i: int, y: float) -> dict:
+        return {"kind": "measured", "at": times.text(1.7e9 + 500 * i), "run": run, "measurement": f"{run}{i}",
+                "boot": f"{run}{i}", "engine": "simulator", "variant": "baseline", "nccl_profile": "t", "build": "b",
+                "workload": "w", "load": "l", "tok_s": 88.8 * math.exp(y), "accept_length": 1.0,
+                "step_ms": 11.3 / math.exp(y), "usable": True, "why": None, "flags": [],
+                "state": {"digest": "d", "groups": {}, "unverified": []}}
+
+    def noise() -> float:
+        return rng.gauss(0, sd) + (math.log1p(-0.10) if rng.random() < heavy else 0.0)
+
+    rows = [row("A", i, noise()) for i in range(k)] + [row("B", 1000 + i, noise() + shift) for i in range(3)]
+    return str(baselines.status(rows, baselines.series_key(rows[0]), "B", 0.02)["status"])
+
+
+def speed() -> None:
+    print("### Planning and deciding for 30 hosts x 20 candidates x 5 workloads x 10 blocks\n")
+    document = make_experiment(20, workloads=[f"load-{i}" for i in range(5)], blocks=10)
+    labs = [Lab(World(), document, seed=i, host=f"sim-{i}") for i in range(30)]
+    planning, deciding, boots = 0.0, 0.0, 0
+    for lab in labs:
+        started = time.process_time()
+        run = lab.begin()
+        answer = lab.ask(run)
+        planning += time.process_time() - started
+        ledger_positions = sorted({p["position"]: p for b in lab.entries[0]["blocks"] for p in b}.items())
+        for number, place in ledger_positions:
+            lab.measure(_boot_at(answer["boot"], lab, number, place))
+        boots += len(lab.boots)
+        started = time.process_time()
+        stop = lab.ask(run)
+        lab.verdict(run)
+        deciding += time.process_time() - started
+        assert stop["kind"] == "blocks"
+        lab.measurements.clear()
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    table(["boots", "planning, CPU s", "deciding, CPU s", "peak MB"],
+          [[boots, planning, deciding, f"{peak:.0f}"]])
+
+
+def _boot_at(template: dict, lab: Lab, number: int, place: dict) -> dict:
+    """The boot of a planned position, made without asking for each: 6000 questions are not what is timed."""
+    planned = lab.entries[0]
+    arm = planned["arms"][place["arm"]]
+    return {**template, "id": plan.ulid(times.seconds(lab.now()), number.to_bytes(10, "big")), "block": place["block"],
+            "position": number, "role": place["role"],
+            "arm": {"name": place["arm"], **{k: arm[k] for k in ("variant", "nccl_profile", "build")}},
+            "workloads": [{"id": plan.measurement_id(planned, number, 1, w, 1), "name": w, "repeat": 1, "spec": spec}
+                          for w, spec in planned["workloads"].items()]}
+
+
+def main() -> None:
+    """Print every table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="few labs: a look, not a result")
+    parser.add_argument("--labs", type=int, help="labs a cell (default 2000, quick 200)")
+    parser.add_argument("--only", choices=["designs", "hard", "cost", "fixed", "families", "drift", "speed"])
+    options = parser.parse_args()
+    n = options.labs or (200 if options.quick else 2000)
+    ratios = (0.9, 0.97, 1.0, 1.06) if options.quick else RATIOS
+    parts: dict[str, Callable[[], None]] = {
+        "designs": lambda: designs(n, ratios), "hard": lambda: hard_labs(n), "cost": lambda: cost(n, ratios),
+        "fixed": lambda: fixed_blocks(n), "families": lambda: families(n // 20), "drift": lambda: drift(n // 4),
+        "speed": speed}
+    started = time.process_time()
+    for name, part in parts.items():
+        if options.only in (None, name):
+            part()
+    print(f"{time.process_time() - started:.0f} CPU seconds.")
+
+
+if __name__ == "__main__":
+    main()
