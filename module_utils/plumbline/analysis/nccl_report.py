@@ -146,6 +146,7 @@ def markdown(records: Sequence[Mapping[str, Any]]) -> str:
             "",
             f"{about['world']} x {about['device']}, {about['backend']}"
             + (f", NCCL {about['nccl']}" if about.get("nccl") else "")
+            + ("" if about["backend"] == "nccl" else " (no GPU: these times say nothing about one)")
             + "; median us of the slowest rank",
             "",
             "| size | " + " | ".join(profiles) + " |",

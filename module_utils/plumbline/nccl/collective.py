@@ -268,8 +268,8 @@ def _hang(ranks: List[Dict[str, Any]], limit_s: float, environment: Mapping[str,
         late = "; ".join(_late(r) for r in behind)
         what = f"{head}; {late}; the others wait in {_where(lead)}"
         remedy = (
-            "see why that rank does not come: its log, NCCL's debug file, whether it has the profile, whether its GPU is "
-            "busy"
+            "see why that rank does not come: its log, NCCL's debug file, whether it has the profile, "
+            "whether its GPU is busy"
         )
     else:
         what = f"{head}; all ranks are in {_where(ranks[0])} and none comes back"

@@ -141,7 +141,8 @@ def test_somebody_elses_process_is_named_and_left_alone(machine):
         [
             sys.executable,
             "-c",
-            "import subprocess as s, sys, time; s.Popen([sys.executable, '-c', 'import time; time.sleep(30)']); time.sleep(30)",
+            "import subprocess as s, sys, time\n"
+            "s.Popen([sys.executable, '-c', 'import time; time.sleep(30)'])\ntime.sleep(30)",
         ],
         start_new_session=True,
     )

@@ -49,7 +49,8 @@ class Nccl:
     def __init__(self, rank: int, ranks: int, etc: str) -> None:
         self.rank, self.ranks, self.cache = rank, ranks, {}
         path = os.environ.get("NCCL_DEBUG_FILE", "").replace("%p", str(os.getpid()))
-        self.log = Path(path).open("w") if path and os.environ.get("NCCL_DEBUG") == "INFO" else None
+        wanted = path and os.environ.get("NCCL_DEBUG") == "INFO"
+        self.log = os.fdopen(os.open(path, os.O_CREAT | os.O_WRONLY), "w") if wanted else None
         user = os.environ.get("NCCL_CONF_FILE") or f"{os.environ.get('HOME', '')}/.nccl.conf"
         load_conf(user)
         load_conf(etc)

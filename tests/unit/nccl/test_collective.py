@@ -117,7 +117,8 @@ def test_a_crash_ends_the_wait_and_names_rank_and_words(tmp_path):
 def test_the_ranks_die_with_the_process_that_started_them(tmp_path):
     code = (
         "import sys; sys.path.insert(0, 'module_utils'); from plumbline.nccl import collective; "
-        f"collective.run(python=sys.executable, world=2, sizes=[4096], folder={str(tmp_path / 'c')!r}, backend='socket', environment={{}}, "
+        f"collective.run(python=sys.executable, world=2, sizes=[4096], folder={str(tmp_path / 'c')!r}, "
+        "backend='socket', environment={}, "
         "limit_s=60, fault={'rank': 1, 'do': 'hang', 'at': 4096})"
     )
     driver = subprocess.Popen([sys.executable, "-c", code])

@@ -211,7 +211,8 @@ def test_the_shadowed_sitecustomize_still_runs(host):
 def test_the_distributions_own_sitecustomize_is_chained():
     """On Debian and Ubuntu there is one in the standard library's folder; elsewhere our chain ends without one."""
     system = shutil.which("python3", path="/usr/bin") or sys.executable
-    find = "import importlib.machinery as m, sys; s = m.PathFinder.find_spec('sitecustomize', sys.path); print(s.origin if s else '')"
+    find = "import importlib.machinery as m, sys; s = m.PathFinder.find_spec('sitecustomize', sys.path)"
+    find += "; print(s.origin if s else '')"
     without = subprocess.run(
         [system, "-S", "-c", find], capture_output=True, text=True, env={}, check=True
     ).stdout.strip()

@@ -185,7 +185,8 @@ def test_the_nearest_list_that_is_not_newer(wanted, list_of, count):
 
 
 def test_conf_files_are_read_as_nccl_reads_them():
-    text = "# NCCL_ALGO=Tree\nNCCL_PROTO=LL\nNCCL_PROTO=Simple\n NCCL_BUFFSIZE = 4\nexport NCCL_X=1\nnonsense\nNCCL_Y=a=b\n"
+    text = "# NCCL_ALGO=Tree\nNCCL_PROTO=LL\nNCCL_PROTO=Simple\n NCCL_BUFFSIZE = 4\n"
+    text += "export NCCL_X=1\nnonsense\nNCCL_Y=a=b\n"
     assert known.parse_conf(text) == {
         "NCCL_PROTO": "LL",
         " NCCL_BUFFSIZE ": " 4",
