@@ -37,7 +37,9 @@ def nccl(state: Mapping[str, Any], boot: Mapping[str, Any], results_root: str, d
     args = boot["args"]
     ranks = int(args.get("tensor-parallel-size") or args.get("tp-size") or args.get("tp") or 1)
     return proof.for_measurement(list(Results(results_root).proofs().values()), state=state["digest"],
-                                 profile=boot["arm"]["nccl_profile"], delivery=delivery, ranks=ranks)
+                                 profile=boot["arm"]["nccl_profile"], delivery=delivery, ranks=ranks,
+                                 groups={name: group["digest"] for name, group in state["groups"].items()},
+                                 server_args=args)
 
 
 class FilterModule:
