@@ -9,7 +9,6 @@ on, and cost next to nothing.
 """
 
 # pathlib would be imported into every Python process of the host
-# pathlib would be imported into every Python process of the host
 # ruff: noqa: PTH100, PTH103, PTH118, PTH120
 from __future__ import annotations
 
