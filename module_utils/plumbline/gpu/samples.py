@@ -15,10 +15,10 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from statistics import median
-from typing import Any, Dict, List, Optional, Set
+from typing import Any, Dict, List, Optional, Set, Tuple
 
 from . import query, smi
+from . import window as windows
 
 _QUERY = (
     "index,clocks.current.sm,clocks.current.memory,power.draw,temperature.gpu,utilization.gpu,memory.used,pcie.link.gen.current,"
@@ -37,9 +37,6 @@ _FIELDS = {
     "pcie.link.width.current": "width",
     "pcie.link.width.max": "width_max",
 }
-# A GPU that computes for nobody: all of its time busy, no process, next to no memory (seen after a collective that
-# hung).
-WEDGED_UTIL, WEDGED_MIB, WEDGED_SAMPLES = 99, 1024, 3
 
 
 def ask(argv: Sequence[str], timeout_s: float = 20.0) -> Optional[str]:
@@ -137,12 +134,12 @@ class Sampler:
         self._lines: List[Any] = []
         self._first = threading.Event()
         self._reader: Optional[threading.Thread] = None
-        self._before: Optional[Dict[str, Dict[str, float]]] = None
+        self.before: Optional[Dict[str, Dict[str, float]]] = None
         self._started = 0.0
 
     def start(self, timeout_s: float = 10.0) -> bool:
         """Whether there is a source. Without one ``stop`` gives None; ``why`` says the reason."""
-        self._before = counters(self.nvidia_smi)
+        self.before = counters(self.nvidia_smi)
         tried = []
         if self.python:
             data = pkgutil.get_data(__package__, "nvml_loop.py")
@@ -209,22 +206,27 @@ class Sampler:
             self._reader.join(5)
         self._process = None
 
-    def stop(self) -> Optional[Dict[str, Any]]:
-        """The summary of the window (see ``summarise``), or None if there was no source."""
+    def stop(self, window: Optional[Tuple[float, float]] = None) -> Optional[Dict[str, Any]]:
+        """The summary of the window (see ``window.summarise``), or None if there was no source.
+
+        ``window``: monotonic times; samples outside are left out. Without, everything since ``start`` counts.
+        """
         if self.source is None:
             return None
-        window_s = time.monotonic() - self._started
+        begin, end = window or (self._started, time.monotonic())
+        window_s = end - begin
         running = processes(self.nvidia_smi)
         self._end()
         after = counters(self.nvidia_smi)
         rows = _nvml_rows(self._lines) if self.source == "nvml" else _smi_rows(self._lines)
-        found = summarise(rows, window_s, self._before, after, self.interval_s)
+        rows = [row for row in rows if begin <= row["at"] <= end]
+        found = windows.summarise(rows, window_s, self.before, after, self.interval_s)
         own = family(self.server_pid) if self.server_pid else set()
         found.update(
             source=self.source,
             processes=running or [],
             foreign_processes=foreign(running or [], own) if running else [],
-            wedged=wedged(rows, running),
+            wedged=windows.wedged(rows, running),
         )
         return found
 
@@ -261,107 +263,6 @@ def _smi_rows(lines: Sequence[Any]) -> List[Dict[str, Any]]:
     return rows
 
 
-def _spread(values: Sequence[Any]) -> Optional[Dict[str, float]]:
-    known = [v for v in values if v is not None]
-    return {"min": min(known), "median": median(known), "max": max(known)} if known else None
-
-
-def summarise(
-    rows: Sequence[Mapping[str, Any]],
-    window_s: float,
-    before: Optional[Mapping[str, Mapping[str, float]]],
-    after: Optional[Mapping[str, Mapping[str, float]]],
-    interval_s: float,
-) -> Dict[str, Any]:
-    """Samples of a window as figures.
-
-    ``{window_s, samples, gpus: {index: {sm_mhz, mem_mhz, power_w, temperature_c, util, memory_mib: {min, median,
-    max}}}, event_reasons: {index: {reason: seconds}}, event_source: counters|samples|null, links: {index: {gen,
-    gen_max, width, width_max}}}``. Links are of samples under load (an idle GPU rests at generation 1). Counters are
-    in us and only grow; without them the share of samples that showed a reason stands for its time.
-    """
-    by_gpu: Dict[str, List[Mapping[str, Any]]] = {}
-    for row in rows:
-        by_gpu.setdefault(str(row["index"]), []).append(row)
-    gpus, links, reasons = {}, {}, {}
-    for index, mine in by_gpu.items():
-        gpus[index] = {
-            name: _spread([r[name] for r in mine])
-            for name in ("sm_mhz", "mem_mhz", "power_w", "temperature_c", "util", "memory_mib")
-        }
-        loaded = [r for r in mine if (r["util"] or 0) > 0]
-        gens, widths = (
-            [r["gen"] for r in loaded if r["gen"] is not None],
-            [r["width"] for r in loaded if r["width"] is not None],
-        )
-        links[index] = {
-            "gen": max(gens, default=None),
-            "gen_max": _spread_max(mine, "gen_max"),
-            "width": min(widths, default=None),
-            "width_max": _spread_max(mine, "width_max"),
-        }
-        shown = [r["reasons"] for r in mine if r["reasons"] is not None]
-        if shown:
-            names = sorted({name for some in shown for name in some})
-            reasons[index] = {
-                name: round(window_s * sum(name in some for some in shown) / len(shown), 3) for name in names
-            }
-    event_source: Optional[str] = "samples" if reasons else None
-    if before is not None and after is not None:
-        event_source = "counters"
-        reasons = {
-            index: {
-                name: round((value - before.get(index, {}).get(name, 0)) / 1e6, 6)
-                for name, value in now.items()
-                if value > before.get(index, {}).get(name, 0)
-            }
-            for index, now in after.items()
-        }
-    return {
-        "window_s": round(window_s, 3),
-        "interval_s": interval_s,
-        "samples": len(rows),
-        "gpus": gpus,
-        "event_reasons": reasons,
-        "event_source": event_source,
-        "links": links,
-    }
-
-
-def _spread_max(rows: Sequence[Mapping[str, Any]], name: str) -> Optional[float]:
-    return max((r[name] for r in rows if r[name] is not None), default=None)
-
-
-def wedged(rows: Sequence[Mapping[str, Any]], running: Optional[Sequence[Mapping[str, Any]]]) -> List[Dict[str, Any]]:
-    """GPUs that are fully busy for nobody: ``[{gpu, detail}]``. They need a GPU reset or a reboot; a restart of the
-    server does not help.
-    """
-    found = []
-    by_gpu: Dict[str, List[Mapping[str, Any]]] = {}
-    for row in rows:
-        by_gpu.setdefault(str(row["index"]), []).append(row)
-    for index, mine in sorted(by_gpu.items()):
-        utils, memory = [r["util"] for r in mine], [r["memory_mib"] for r in mine]
-        pids = [r["pids"] for r in mine]
-        nobody = (
-            all(p is not None and not p for p in pids)
-            if any(p is not None for p in pids)
-            else (running is not None and not running)
-        )
-        busy = len(mine) >= WEDGED_SAMPLES and all(u is not None and u >= WEDGED_UTIL for u in utils)
-        if busy and nobody and all(m is not None and m < WEDGED_MIB for m in memory):
-            power = _spread([r["power_w"] for r in mine])
-            found.append(
-                {
-                    "gpu": index,
-                    "detail": f"GPU {index} is {min(utils)} % busy with no process and {max(memory)} MiB in use"
-                    + (f" at {power['median']:.0f} W" if power else "")
-                    + ": it needs a GPU reset or a reboot",
-                }
-            )
-    return found
-
-
 def look(seconds: float = 2.0, python: str = "", nvidia_smi: str = "nvidia-smi") -> Optional[Dict[str, Any]]:
     """A short look at the GPUs before anything starts: the summary of some seconds, or None without GPUs."""
     sampler = Sampler(python=python, nvidia_smi=nvidia_smi, interval_s=min(0.5, seconds / 4))
@@ -369,3 +270,50 @@ def look(seconds: float = 2.0, python: str = "", nvidia_smi: str = "nvidia-smi")
         return None
     time.sleep(seconds)
     return sampler.stop()
+
+
+class WindowSampler:
+    """A sampler as a measurement takes it: made before the warm-up, ``tick(at)`` in the window, ``result()`` after
+    it.
+
+    Nothing here makes the measuring client wait: the source runs since the warm-up, and the counters at the start of
+    the window are read on a thread. Only samples between the first and the last tick count.
+    """
+
+    def __init__(self, python: str = "", nvidia_smi: str = "nvidia-smi", server_pid: Optional[int] = None) -> None:
+        self.sampler = Sampler(python=python, nvidia_smi=nvidia_smi, server_pid=server_pid)
+        self.on = self.sampler.start()
+        self.first: Optional[float] = None
+        self.last = 0.0
+        self._counting: Optional[threading.Thread] = None
+
+    def tick(self, at: float) -> None:
+        now = time.monotonic()
+        if self.first is None:
+            self.first = now
+            if self.on:
+                self._counting = threading.Thread(target=self._count, daemon=True)
+                self._counting.start()
+        self.last = now
+
+    def _count(self) -> None:
+        self.sampler.before = counters(self.sampler.nvidia_smi)
+
+    def result(self) -> Optional[Dict[str, Any]]:
+        """The window's summary (see ``Sampler.stop``), or None without a source or without a window."""
+        if not self.on:
+            return None
+        if self._counting is not None:
+            self._counting.join(30)
+        window = None if self.first is None else (self.first, max(self.last, self.first))
+        self.on = False
+        found = self.sampler.stop(window)
+        return found if window else None
+
+
+def for_engine(engine: str, python: str = "", server_pid: Optional[int] = None) -> Optional[WindowSampler]:
+    """A sampler for a measurement on this engine: None where no GPU computes, or none can be asked."""
+    if engine != "sglang-cuda":
+        return None
+    sampler = WindowSampler(python=python, server_pid=server_pid)
+    return sampler if sampler.on else None

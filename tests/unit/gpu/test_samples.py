@@ -190,3 +190,25 @@ def test_a_wedged_gpu(machine, util, memory, apps, wedged):
     if wedged:
         assert "needs a GPU reset or a reboot" in found["wedged"][0]["detail"]
         assert "at 120 W" in found["wedged"][0]["detail"]
+
+
+def test_a_measurements_sampler_counts_from_the_first_tick_to_the_last(machine, monkeypatch, tmp_path):
+    script = machine(counters=[1_000_000, 5_000_000, 5_500_000])
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    sampler = samples.WindowSampler(nvidia_smi=script)
+    sampler.sampler.interval_s = 0.05
+    assert sampler.on
+    time.sleep(0.3)
+    for _ in range(3):
+        sampler.tick(0.0)
+        time.sleep(0.5)
+    found = sampler.result()
+    # The first reading of the counters was at the start, the second at the first tick, the third after the window.
+    assert found["event_reasons"]["0"] == {"sw_power_cap": 0.5}
+    assert 0.9 < found["window_s"] < 1.6
+    assert found["samples"] >= 2
+    assert sampler.result() is None
+    never = samples.WindowSampler(nvidia_smi=script)
+    assert never.result() is None, "no window, no figures"
+    assert samples.for_engine("sglang-cpu") is None and samples.for_engine("simulator") is None
+    assert samples.for_engine("sglang-cuda").result() is None
