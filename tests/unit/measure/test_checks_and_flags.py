@@ -152,7 +152,7 @@ def test_a_clean_measurement_has_no_flag() -> None:
         ("cached_tokens", True, "75%", {"samples": [request(cached_tokens=30) for _ in range(8)]}, {}),
         ("repeated_prompts", True, "p1", {}, {"repeated": ["p1", "p1"]}),
         ("foreign_load", False, "40%", {}, {"foreign": 0.4}),
-        ("foreign_load", True, "90%", {}, {"foreign": 0.9}),
+        ("foreign_load", False, "90%", {}, {"foreign": 0.9}),
         ("foreign_load", True, "somebody else uses the server", {"log": lines() + lines(running=2)}, {}),
         ("queueing", True, "up to 3", {"log": lines(queue=3)}, {}),
         ("retracted", True, "8 retractions", {"samples": [request(num_retractions=1) for _ in range(8)]}, {}),

@@ -255,9 +255,11 @@ def busy() -> Iterator[None]:
 def test_foreign_load_is_seen(root: Path, standin: Callable[..., str]) -> None:
     url = standin("--step-ms", "5")
     own(root, server_pid(url))
-    result = measurement.measure(task(root, url))
+    result = measurement.measure(task(root, url, engine="sglang-cpu"))
     assert "foreign_load" in {f["name"] for f in result["flags"]}
     assert result["conditions"]["cpu_share"]["foreign"] > 0.5
+    simulated = measurement.measure(task(root, url, id="01KB7QB1M6W3C9Y5T0N8XK2R7E"))
+    assert "foreign_load" not in {f["name"] for f in simulated["flags"]}, "its time is declared"
 
 
 def test_the_simulators_clock_is_the_start(root: Path, standin: Callable[..., str]) -> None:
