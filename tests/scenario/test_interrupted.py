@@ -5,9 +5,9 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from playbooks import Lab, kill_controller
-
 from plumbline.analysis.store import Results
+
+from playbooks import Lab, kill_controller
 
 
 @pytest.fixture(scope="module")
