@@ -134,8 +134,8 @@ def _repeated(around: Surroundings) -> Optional[Dict[str, Any]]:
 
 
 def _foreign(evidence: Evidence, around: Surroundings) -> List[Dict[str, Any]]:
-    """A busy machine is noise, which repeated references and intervals are there for; other requests on the server change
-    the batch size, so that the figures are of another workload."""
+    """A busy machine is noise, which repeated references and intervals are there for; other requests on the server
+    change the batch size, so that the figures are of another workload."""
     out = []
     if around.foreign is not None and around.foreign > FOREIGN:
         out.append(
