@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict
+from typing import Any, Callable, Dict
 
 from plumbline.sglang import failures, loglines, phases
 
@@ -87,7 +87,7 @@ def _versions(expected: Any, read: Any) -> bool:
     return len(expected) == len(read) and all(loglines.in_range(str(e), r) for e, r in zip(expected, read))
 
 
-JUDGES = {"version": _version, "versions": _versions}
+JUDGES: Dict[str, Callable[[Any, Any], bool]] = {"version": _version, "versions": _versions}
 KINDS = [
     Kind("failure", 10, is_failure, read_failure),
     Kind("decode", 20, is_decode, read_decode, JUDGES),
