@@ -51,7 +51,7 @@ def is_prefill(text: str) -> bool:
 
 def read_failure(text: str) -> Dict[str, Any]:
     failure = failures.classify(text)
-    return failure.as_dict() if failure else {}
+    return {"ready": False, **failure.as_dict()} if failure else {}
 
 
 def _batch(text: str, kind: str) -> Dict[str, Any]:
