@@ -82,7 +82,8 @@ def prepare(
             "a new name",
             "give another -e state=NAME, or -e overwrite=true",
         )
-    text = before if same else yaml.safe_dump(lock, sort_keys=False, allow_unicode=True, width=120, default_flow_style=None)
+    style = {"sort_keys": False, "allow_unicode": True, "width": 120, "default_flow_style": None}
+    text = before if same else yaml.safe_dump(lock, **style)
     return {
         "path": path,
         "files": {} if same else {**files, path.name: text},

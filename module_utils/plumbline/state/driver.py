@@ -41,7 +41,6 @@ _MORE = {
     "addressing": "addressing_mode",
     "virtualization": "gpu_virtualization_mode/virtualization_mode",
     "applications_clock": "applications_clocks/graphics_clock",
-    "remapped_pending": "remapped_rows/remapped_row_pending",
 }
 
 
@@ -125,6 +124,7 @@ def gpu_items(text: str) -> Tuple[Any, List[Tuple[Dict[str, Any], Dict[str, Any]
             "clocks_mhz": gpu["clocks_mhz"],
             "event_reasons": gpu["reasons"],
             "counters_us": gpu["counters_us"],
+            "remapped_pending": smi.text_or_none(node.findtext("remapped_rows/remapped_row_pending")),
             "recovery_action": smi.text_or_none(node.findtext("gpu_recovery_action")),
             "processes": len(gpu["processes"]),
         }
@@ -160,7 +160,9 @@ def observe(context: Context) -> Group:
         if output.rc == 0:
             group.identity[item] = output.out.strip()
         else:
-            group.identity[item] = absent() if "not found" in output.err else unknown(output.why)
+            # In a container there are no modules for the kernel that runs: the machine below has them.
+            here = context.path(f"/lib/modules/{context.text('/proc/sys/kernel/osrelease')}").is_dir()
+            group.identity[item] = absent() if "not found" in output.err or not here else unknown(output.why)
     group.identity["user_space"] = user_space(context)
     parameters = context.read("/proc/driver/nvidia/params")
     group.identity["parameters"] = (

@@ -27,9 +27,9 @@ def wheel(folder: Path, name: str, version: str, files: dict[str, str]) -> Path:
         f"{info}/WHEEL": "Wheel-Version: 1.0\nGenerator: tests\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
     }
     rows = []
-    for path, text in content.items():
+    for file, text in content.items():
         code = base64.urlsafe_b64encode(hashlib.sha256(text.encode()).digest()).rstrip(b"=").decode()
-        rows.append(f"{path},sha256={code},{len(text.encode())}")
+        rows.append(f"{file},sha256={code},{len(text.encode())}")
     rows.append(f"{info}/RECORD,,")
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{name}-{version}-py3-none-any.whl"

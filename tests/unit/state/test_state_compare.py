@@ -59,7 +59,7 @@ UNIT = {
             "performance",
         ),
         ("build", "distribution.torch", {"version": "1"}, {"version": "2"}, "performance"),
-        ("build", "manifest.lock_digest", "a", "b", "noise"),
+        ("build", "shared_site_packages", False, True, "noise"),
         ("files", "venv/lib/x.py", None, {"kind": "edited", "sha256": "1"}, "performance"),
         ("files", "stdlib/sitecustomize.py", None, {"kind": "startup"}, "performance"),
         ("nccl", "conf./etc/nccl.conf", absent(), {"sha256": "1", "variables": {"NCCL_PROTO": "LL"}}, "performance"),
@@ -176,12 +176,12 @@ def test_what_follows_from_another_difference_is_not_listed() -> None:
 
 
 def test_noise_counts_only_when_there_is_nothing_else() -> None:
-    was, now = state(build={"manifest.digest": "a", "distribution.x": 1}), state(
-        build={"manifest.digest": "b", "distribution.x": 2}
+    was, now = state(build={"shared_site_packages": False, "distribution.x": 1}), state(
+        build={"shared_site_packages": True, "distribution.x": 2}
     )
     assert compare(was, now)["result"] == "one setting differs"
     assert (
-        compare(state(build={"manifest.digest": "a"}), state(build={"manifest.digest": "b"}))["result"]
+        compare(state(build={"shared_site_packages": False}), state(build={"shared_site_packages": True}))["result"]
         == "one setting differs"
     )
 
@@ -206,12 +206,12 @@ def test_the_table_names_everything_once_and_folds_noise() -> None:
     was = state(
         models={"t/w": "a" * 64},
         os_packages={f"package.p{i}": {"version": "1"} for i in range(40)},
-        build={"manifest.digest": "a"},
+        build={"shared_site_packages": False},
     )
     now = state(
         models={"t/w": "b" * 64},
         os_packages={f"package.p{i}": {"version": "2"} for i in range(40)},
-        build={"manifest.digest": "b"},
+        build={"shared_site_packages": True},
     )
     text = table.render(compare(was, now), "state:a", "host:b")
     assert text.splitlines()[0] == "state:a -> host:b: 41 settings differ"
@@ -219,9 +219,9 @@ def test_the_table_names_everything_once_and_folds_noise() -> None:
     assert "... 15 more of class possible" in text and "... 1 of class noise, folded" in text
     assert text.count("hold it") == 1, "each remedy once"
     only_noise = table.render(
-        compare(state(build={"manifest.digest": "a"}), state(build={"manifest.digest": "b"})), "a", "b"
+        compare(state(build={"shared_site_packages": False}), state(build={"shared_site_packages": True})), "a", "b"
     )
-    assert "manifest.digest" in only_noise
+    assert "shared_site_packages" in only_noise
 
 
 def test_roles_that_can_mend() -> None:

@@ -205,7 +205,7 @@ def test_what_is_no_yaml_and_an_unknown_name(tmp_path: Path) -> None:
     with pytest.raises(PlumblineError, match="not YAML"):
         locks.read(tmp_path / "bad.yml")
     write(tmp_path, {**BASE, "name": "kimi-2026"})
-    with pytest.raises(PlumblineError, match="unknown state 'kimi-2025'.*did you mean 'kimi-2026'"):
+    with pytest.raises(PlumblineError, match=r"unknown state 'kimi-2025'.*did you mean 'kimi-2026'"):
         locks.find("kimi-2025", [tmp_path])
 
 
@@ -222,7 +222,7 @@ def test_a_lock_of_other_hardware_is_refused() -> None:
 
     lock, _files, _remarks = locks.make(state(8, "RTX PRO 6000"), name="x")
     locks.check_hardware(lock, state(8, "RTX PRO 6000"))
-    with pytest.raises(PlumblineError, match="other hardware.*gpu.count: 7.*gpu.count: 8"):
+    with pytest.raises(PlumblineError, match=r"other hardware.*gpu.count: 7.*gpu.count: 8"):
         locks.check_hardware(lock, state(7, "RTX PRO 6000"))
     with pytest.raises(PlumblineError, match="H200"):
         locks.check_hardware(lock, state(8, "H200"))
