@@ -82,7 +82,7 @@ def prepare(
             "a new name",
             "give another -e state=NAME, or -e overwrite=true",
         )
-    style = {"sort_keys": False, "allow_unicode": True, "width": 120, "default_flow_style": None}
+    style: dict[str, Any] = {"sort_keys": False, "allow_unicode": True, "width": 120, "default_flow_style": None}
     text = before if same else yaml.safe_dump(lock, **style)
     return {
         "path": path,
