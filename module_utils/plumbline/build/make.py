@@ -293,8 +293,8 @@ def make(
         found = manifest.read(build)
         if found is not None:  # somebody else made it while this one waited
             return found
-        if build.exists():
-            shutil.rmtree(build)
+        for left in {*manifest.half_made(root), *([build] if build.exists() else [])}:
+            shutil.rmtree(left)
         making = _Making(build, lock, where, keep_open, pip_environment or {})
         try:
             document = _steps(

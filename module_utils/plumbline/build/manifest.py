@@ -49,6 +49,14 @@ def whole(root: Path) -> List[Path]:
     return [p for p in names if read(p) is not None]
 
 
+def half_made(root: Path) -> List[Path]:
+    """Builds without a manifest: their makers were killed, if nobody holds the build lock."""
+    try:
+        return sorted(p for p in builds_dir(root).iterdir() if _DIGEST.fullmatch(p.name) and not (p / FILE).exists())
+    except FileNotFoundError:
+        return []
+
+
 def current(root: Path) -> Optional[str]:
     """Digest that ``current`` points to; None if there is no such link."""
     try:

@@ -21,6 +21,8 @@ for action in parser._actions:
     choices = None
     if action.choices is not None and takes_value:
         choices = [str(choice) for choice in action.choices]
+        if isinstance(action.choices, (set, frozenset)):
+            choices.sort()  # a set has another order in each process
     for name in action.option_strings:
         options[name] = {
             "takes_value": takes_value,

@@ -265,12 +265,15 @@ def test_killed_half_way_it_is_made_again(lab: Lab, tmp_path: Path) -> None:
     half = [p for p in root.glob("builds/*") if p.is_dir()]
     assert len(half) == 1 and manifest.read(half[0]) is None and manifest.current(root) is None
     (half[0] / "left-over").write_text("x")
+    of_another_lock = half[0].with_name("f" * 64)
+    of_another_lock.mkdir()
     document = Lab.lock(lab)
     again = lab.ensure(root, document)
     assert (
         again["changed"] and again["build_dir"] == str(half[0]) and "remove the half-made build" in again["actions"][0]
     )
-    assert not (half[0] / "left-over").exists() and manifest.current(root) == half[0].name
+    assert not (half[0] / "left-over").exists() and not of_another_lock.exists()
+    assert manifest.current(root) == half[0].name
 
 
 def test_what_is_wrong_with_a_lock_leaves_nothing_behind(lab: Lab, tmp_path: Path) -> None:
