@@ -66,14 +66,16 @@ def by_hand(folder: Path, records: list[dict]) -> tuple[float, float]:
         log = folder / f"{boot}.log"
         at = time.monotonic()
         with log.open("wb") as out:
-            server = subprocess.Popen(spec["argv"], env=spec["environment"], stdout=out, stderr=out, start_new_session=True)
+            server = subprocess.Popen(spec["argv"], env=spec["environment"], stdout=out, stderr=out,
+                                      start_new_session=True)
         while not ready(base):
             time.sleep(0.25)
         for record in mine:
             workload = plan["workloads"][record["workload"]]
             measurement.from_parameters({
-                "root": str(folder / "loop"), "boot": boot, "base_url": base, "measurement": ulid(), "workload": workload,
-                "prompts": str(ROOT / workload["prompts"]["file"]), "engine": "simulator", "log_path": str(log)})
+                "root": str(folder / "loop"), "boot": boot, "base_url": base, "measurement": ulid(),
+                "workload": workload, "prompts": str(ROOT / workload["prompts"]["file"]), "engine": "simulator",
+                "log_path": str(log)})
         useful += time.monotonic() - at
         os.killpg(server.pid, signal.SIGTERM)
         server.wait()
@@ -98,7 +100,7 @@ def main() -> None:
         print("| | wall time | starting and measuring | the rest, a boot |\n|---|---|---|---|")
         print(f"| `matrix.yml` | {wall:.1f} s | {servers:.1f} s | {(wall - servers) / n:.2f} s |")
         print(f"| a plain loop | {loop_wall:.1f} s | {loop_useful:.1f} s | {(loop_wall - loop_useful) / n:.2f} s |")
-        print("\nAim: under 5 s a boot. The rest of `matrix.yml` holds observing the state, records, judging and the report.")
+        print("\nAim: under 5 s a boot. The rest of `matrix.yml`: observing the state, records, judging, the report.")
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 

@@ -68,7 +68,8 @@ def main(names: list[str]) -> int:
     for name in names or known:
         title, argv = known[name]
         print(f"{title} ...", flush=True)
-        done = subprocess.run([sys.executable, str(HERE / argv[0]), *argv[1:]], cwd=ROOT, capture_output=True, text=True)
+        command = [sys.executable, str(HERE / argv[0]), *argv[1:]]
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
         if done.returncode:
             print(done.stderr[-2000:], file=sys.stderr)
             failed.append(name)

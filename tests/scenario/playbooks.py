@@ -4,6 +4,7 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,8 @@ class Lab:
         self.first_port = first_port
         self.events: list[dict] = []
 
-    def run(self, playbook: str, on_event: Callable[[dict], Any] | None = None, **variables: Any) -> ansible_runner.Runner:
+    def run(self, playbook: str, on_event: Callable[[dict], Any] | None = None,
+            **variables: Any) -> ansible_runner.Runner:
         """Run a playbook on the lab's hosts; ``variables`` are extra variables. Returns ansible-runner's Runner."""
         private = self.folder / "runner"
         shutil.rmtree(private, ignore_errors=True)
@@ -39,7 +41,8 @@ class Lab:
         return ansible_runner.run(
             private_data_dir=str(private), playbook=str(ROOT / "playbooks" / f"{playbook}.yml"),
             inventory=str(ROOT / "inventory" / "simulated"), limit=self.hosts, quiet=True, event_handler=handle,
-            envvars={"ANSIBLE_CONFIG": str(ROOT / "ansible.cfg"), "LC_ALL": "C.UTF-8",
+            envvars={"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+                     "ANSIBLE_CONFIG": str(ROOT / "ansible.cfg"), "LC_ALL": "C.UTF-8",
                      "ANSIBLE_CALLBACK_PLUGINS": str(ROOT / "callback_plugins")},
             extravars={"simulated_root": str(self.folder / "hosts"), "results_root": str(self.results),
                        "simulator_physics": str(self.physics), "simulated_first_port": self.first_port, **variables})
