@@ -209,7 +209,9 @@ def look(refs: _Boots, own: _Boots, d: Draw, rule: Rule, left_out: Array,
     both = d.s_ref is not None and d.s_own is not None
     enough = known & (m >= (2 if both else 3))
     e, p, up, down = evidence(theta, safe, weight, rss, df, rss_own, np.maximum(m - 1, 0), d, rule)
-    early = 1.0 if both else np.where(m <= decide.EARLY_BOOTS, decide.EARLY_FACTOR, 1.0)
+    early = np.where(m <= decide.EARLY_BOOTS, decide.EARLY_FACTOR, 1.0)
+    if d.s_ref is not None and d.s_own is not None:
+        early = np.where(d.s_own <= decide.EARLY_RATIO * d.s_ref, 1.0, early)
     stands = enough & ((e >= early / rule.alpha) if rule.sequential else (p <= rule.alpha))
     high, low = math.log1p(rule.margin), math.log1p(-rule.margin)
     verdict = np.full(n, 9)

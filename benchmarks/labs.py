@@ -45,7 +45,7 @@ def make_experiment(candidates: int = 1, **keys: Any) -> dict:
     return experiment.normalise(document, "lab.yml")
 
 
-CATALOGUES = {
+CATALOGUES: dict[str, dict[str, Any]] = {
     "variants": {"baseline": {"args": {}, "draft": None}, **{
         f"candidate-{i}": {"args": {"speculative-algorithm": "EAGLE3", "speculative-num-steps": i,
                                     "speculative-eagle-topk": 1, "speculative-num-draft-tokens": i + 1},

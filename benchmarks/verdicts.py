@@ -30,8 +30,9 @@ from benchmarks.labs import Lab, World, make_experiment
 
 RATIOS = (0.74, 0.9, 0.97, 0.99, 1.0, 1.01, 1.03, 1.06, 1.3)
 SDS = (0.005, 0.01, 0.03)
-DRIFTS = {"none": {}, "2 %/h": {"drift": 0.02}, "10 %/h": {"drift": 0.10}, "steps 3 %": {"step": 0.03},
-          "steps 10 %": {"step": 0.10}, "ramp": {"ramp": 0.03}}
+DRIFTS: dict[str, dict[str, Any]] = {
+    "none": {}, "2 %/h": {"drift": 0.02}, "10 %/h": {"drift": 0.10}, "steps 3 %": {"step": 0.03},
+    "steps 10 %": {"step": 0.10}, "ramp": {"ramp": 0.03}}
 PAIRS_BOOTS = 20
 
 
@@ -84,13 +85,14 @@ def _interval(theta: fastlab.Array, hw: fastlab.Array, margin: float = 0.02) -> 
     return out
 
 
-DESIGNS: dict[str, Callable[[Draw], fastlab.Array]] = {
+Design = Callable[[Draw], fastlab.Array]
+DESIGNS: dict[str, Design] = {
     "one boot each": one_each, "best of three": best_of_three, "five then five, Welch": five_then_five,
     "ten interleaved pairs": ten_pairs, "Plumbline": rule}
 
 
-def errors(cell: Cell, design: Callable[[Draw], fastlab.Array], n: int, ratios: tuple[float, ...] = RATIOS) -> list[float]:
-    """[wrong direction, faster or slower at 1.0, `same` at 3 % off or more], each in percent, the worst of the ratios."""
+def errors(cell: Cell, design: Design, n: int, ratios: tuple[float, ...] = RATIOS) -> list[float]:
+    """[wrong direction, faster or slower at 1.0, `same` at 3 % off or more], in percent, the worst of the ratios."""
     wrong = false = same = 0.0
     for ratio in ratios:
         found = design(fastlab.draw(replace(cell, ratio=ratio), n, np.random.default_rng(_seed(cell, ratio))))
@@ -135,8 +137,9 @@ def designs(n: int, ratios: tuple[float, ...]) -> None:
 
 
 def hard_labs(n: int) -> None:
-    print("### Noisy candidates and wrong histories\n\nThe same three errors, of Plumbline's rule. History: of both arms, "
-          "of the baseline alone, or none.\n")
+    print("### Noisy candidates and wrong histories\n")
+    print("The same three errors, of Plumbline's rule. History: of both arms, of "
+          "the baseline alone, or none.\n")
     rows = []
     for noise in (1.0, 2.0, 5.0, 10.0):
         for history, wrong in (("none", 1.0), ("baseline", 1.0), ("both", 1.0), ("both", 0.5), ("both", 2.0),
@@ -152,7 +155,8 @@ def hard_labs(n: int) -> None:
 
 
 def cost(n: int, ratios: tuple[float, ...]) -> None:
-    print("### What a verdict costs\n\nMedian candidate boots; median of all boots; inconclusive at ten candidate boots in "
+    print("### What a verdict costs\n")
+    print("Median candidate boots; median of all boots; inconclusive at ten candidate boots in "
           f"percent. Ten interleaved pairs take {PAIRS_BOOTS} boots.\n")
     rows = []
     for history in ("both", "none"):
@@ -169,8 +173,13 @@ def cost(n: int, ratios: tuple[float, ...]) -> None:
     table(["history", "boot sd", *map(str, ratios), "of ten pairs, mean"], rows)
 
 
+def _judged_once(once: Rule) -> Design:
+    return lambda d: fastlab.run(d, once).verdict
+
+
 def fixed_blocks(n: int) -> None:
-    print("### A fixed number of blocks, judged once\n\nThe three errors, and the share decided at 6 % off, in percent.\n")
+    print("### A fixed number of blocks, judged once\n")
+    print("The three errors, and the share decided at 6 % off, in percent.\n")
     rows = []
     for blocks in (3, 5):
         for noise in (1.0, 5.0):
@@ -178,7 +187,7 @@ def fixed_blocks(n: int) -> None:
             for sd in SDS:
                 cell = Cell(boot_sd=sd, noise=noise)
                 once = Rule(least=blocks, most=blocks)
-                found = errors(cell, lambda d, once=once: fastlab.run(d, once).verdict, n, (0.97, 1.0, 1.06))
+                found = errors(cell, _judged_once(once), n, (0.97, 1.0, 1.06))
                 power = fastlab.run(fastlab.draw(replace(cell, ratio=1.06), n, np.random.default_rng(3)), once)
                 row.append(f"{cell_text(found)}; {100 * np.mean(power.verdict == 1):.0f}")
             rows.append(row)
@@ -186,27 +195,31 @@ def fixed_blocks(n: int) -> None:
 
 
 def families(labs: int) -> None:
-    print("### Three candidates a block, through the real planner\n\nOne of three candidates is 6 % faster, boot sd 1 %, "
+    print("### Three candidates a block, through the real planner\n")
+    print("One of three candidates is 6 % faster, boot sd 1 %, "
           "loads of 5 to 9 minutes. False: the share of labs with a `faster` or `slower` for one of the other two.\n")
     rows = []
     for noise in (1.0, 5.0):
         false = found = boots = 0
         for i in range(labs):
-            lab = Lab(World(ratio={"candidate-1": 1.06}, candidate_noise=noise, boot_h=random.Random(i).uniform(5, 9) / 60),
-                      make_experiment(3), seed=i)
+            boot_h = random.Random(i).uniform(5, 9) / 60
+            lab = Lab(World(ratio={"candidate-1": 1.06}, candidate_noise=noise, boot_h=boot_h), make_experiment(3),
+                      seed=i)
             run, _ = lab.run()
             said = {c["candidate"]: c["verdict"] for c in lab.verdict(run)["comparisons"]}
             false += any(said[c] in ("faster", "slower") for c in ("candidate-2", "candidate-3"))
             found += said["candidate-1"] == "faster"
             boots += len(lab.boots)
-        rows.append([f"{noise:g}x", labs, f"{100 * false / labs:.1f} %", f"{100 * found / labs:.0f} %", f"{boots / labs:.1f}"])
+        rows.append([f"{noise:g}x", labs, f"{100 * false / labs:.1f} %",
+                     f"{100 * found / labs:.0f} %", f"{boots / labs:.1f}"])
     table(["candidate noise", "labs", "false", "the 6 % found", "boots, mean"], rows)
 
 
 def drift(labs: int) -> None:
-    print("### Baselines over time, through the real statuses\n\nThree new boots against k boots of the reference and none "
-          "other: `drifted` after a step of -7 %, `stable` and alarms (`drifted` or `improved`) without one, in percent; "
-          "alarms per 100 looks are the last figure.\n")
+    print("### Baselines over time, through the real statuses\n")
+    print("Three new boots against k boots of the reference and none "
+          "other: `drifted` after a step of -7 %, `stable` and alarms (`drifted` or `improved`) without one, in "
+          "percent; alarms per 100 looks are the last figure.\n")
     rows = []
     for heavy in (0.0, 0.05):
         for sd in SDS:

@@ -78,8 +78,8 @@ def reference(rows: Iterable[dict], key: tuple) -> Optional[dict]:
         last = accepted[-1]
         boots = [r for r in measured if r["boot"] in last["boots"]]
         if boots:
-            return {"kind": "accepted", "tok_s": last["tok_s"], "boots": boots, "state": last["state"], "at": last["at"],
-                    "build": last["build"]}
+            return {"kind": "accepted", "tok_s": last["tok_s"], "boots": boots, "state": last["state"],
+                    "at": last["at"], "build": last["build"]}
     if not measured:
         return None
     first = min(measured, key=lambda r: (times.seconds(r["at"]), r["measurement"]))
@@ -199,14 +199,15 @@ def _judge(out: dict, before: list[dict], key: tuple, ref: dict, usable: list[di
             out["change_split"][name] = math.expm1(sign * math.log(stats.median(is_now) / stats.median(was)))
     wide = 4.0 * math.sqrt(2.0) * sd
     beyond = math.log1p(margin) if change > 0 else -math.log1p(-margin)
-    one_side = all(abs(y - math.log(ref["tok_s"])) > beyond and (y > math.log(ref["tok_s"])) == (change > 0) for y in now)
+    level = math.log(ref["tok_s"])
+    one_side = all(abs(y - level) > beyond and (y > level) == (change > 0) for y in now)
     if p > STABLE_P:
         # Stable is a claim too: a change of BLIND_TO would have been seen.
         seen = abs(change) + se * stats.t_quantile(0.1, df) < math.log1p(BLIND_TO)
         out["status"] = "stable" if seen else "uncertain"
         if not seen:
-            out["reasons"].append(f"boots scatter by {sd:.1%}: a change of {BLIND_TO:.0%} could not be told from noise; "
-                                  "cut that variance or measure more boots")
+            out["reasons"].append(f"boots scatter by {sd:.1%}: a change of {BLIND_TO:.0%} could not be told from noise"
+                                  "; cut that variance or measure more boots")
     elif len(now) < 2:
         out["status"] = "uncertain"
         out["reasons"].append("one boot alone is never called a change: measure the baseline again")

@@ -15,7 +15,7 @@ IDENTITY_TOLERANCE = 0.02
 
 
 def most_accepted(args: dict) -> Optional[int]:
-    """The most tokens that one cycle can yield (bonus token included) under server arguments; None without speculation."""
+    """The most tokens a cycle can yield, bonus token included, under server arguments; None without speculation."""
     algorithm = str(args.get("speculative-algorithm") or "").upper()
     if not algorithm:
         return None
@@ -47,9 +47,9 @@ def acceptance_needed(accept_length: float, steps: int) -> Optional[float]:
     if steps < 1 or not 1.0 <= accept_length <= steps + 1:
         return None
     low, high = 0.0, 1.0
-    for _ in range(100):
+    for _ in range(50):
         a = 0.5 * (low + high)
-        if math.fsum(a ** i for i in range(steps + 1)) < accept_length:
+        if (1.0 - a ** (steps + 1)) / (1.0 - a) < accept_length:
             low = a
         else:
             high = a
@@ -118,8 +118,8 @@ def _steps_advice(rows: list[dict], best: Optional[dict]) -> str:
             near = min(gaps, key=lambda r: r["break_even_accept_length"] / r["accept_length"])
             if all(r["break_even_accept_length"] >= (r.get("max_accept_length") or math.inf) for r in gaps):
                 return f"{figures}: no draft can win here, whatever its accuracy"
-            return (f"{figures}: every number of steps is under its break-even; no draft of this accuracy can win here; "
-                    f"nearest is {near['arm']}, which would take an accept length of "
+            return (f"{figures}: every number of steps is under its break-even; no draft of this accuracy can win "
+                    f"here; nearest is {near['arm']}, which would take an accept length of "
                     f"{near['break_even_accept_length']:.2f}")
         return f"{figures}: none is faster than the baseline"
     if len(rows) == 1:

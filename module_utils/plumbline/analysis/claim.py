@@ -62,7 +62,8 @@ class _Book:
                      f"an accept length of {length:g} is impossible: each cycle yields at least its bonus token. Read "
                      f"without the bonus token it would be {length + 1:g}")
         if length is not None and most is not None and length > most:
-            self.say(CONTRADICTION, ["accept_length", "steps"], f"an accept length of {length:g} is impossible: {limit}")
+            self.say(CONTRADICTION, ["accept_length", "steps"],
+                     f"an accept length of {length:g} is impossible: {limit}")
         if tok_s is None or step_ms is None:
             return
         implied = tok_s / self.streams * step_ms / 1000.0
@@ -78,10 +79,11 @@ class _Book:
         if length is not None and not self.near(implied, length):
             text = f"{each} at {step_ms:g} ms a cycle means {implied:.2f} tokens a cycle, not {length:g}"
             if self.near(implied, length + 1.0) or (0.75 <= implied / (length + 1.0) <= 1.1 and implied > length):
-                text += (f". The figure read probably left the bonus token out: {length:g} + 1 = {length + 1:g} tokens a "
-                         "cycle" + (" fits" if self.near(implied, length + 1.0) else " is near"))
+                text += (f". The figure read probably left the bonus token out: {length:g} + 1 = {length + 1:g} tokens "
+                         "a cycle" + (" fits" if self.near(implied, length + 1.0) else " is near"))
             elif implied > length:
-                text += f". If {step_ms:g} ms is right, {length:g} tokens a cycle give {length / step_ms * 1000:.1f} tok/s a stream"
+                text += (f". If {step_ms:g} ms is right, {length:g} tokens a cycle give "
+                         f"{length / step_ms * 1000:.1f} tok/s a stream")
             else:
                 text += f". If all three were right, a cycle would take {length / tok_s * self.streams * 1000:.1f} ms"
             self.say(CONTRADICTION, ["tok_s", "step_ms", "accept_length"], text)
@@ -92,8 +94,8 @@ class _Book:
         implied = tok_s / self.streams * step_ms / 1000.0
         if not self.near(implied, 1.0):
             self.say(CONTRADICTION, ["baseline_tok_s", "baseline_step_ms"],
-                     f"without speculation a step yields 1 token, but {tok_s:g} tok/s at {step_ms:g} ms is {implied:.2f}; "
-                     f"{tok_s:g} tok/s means {self.streams * 1000 / tok_s:.2f} ms a step")
+                     f"without speculation a step yields 1 token, but {tok_s:g} tok/s at {step_ms:g} ms is "
+                     f"{implied:.2f}; {tok_s:g} tok/s means {self.streams * 1000 / tok_s:.2f} ms a step")
 
     def economics(self, tok_s: Optional[float], step_ms: Optional[float], length: Optional[float], most: Optional[int],
                   base_tok_s: Optional[float], base_step: Optional[float]) -> None:
@@ -118,5 +120,5 @@ class _Book:
             said = tok_s / base_tok_s
             if not self.near(said, reached / needed):
                 self.say(CONTRADICTION, ["tok_s", "baseline_tok_s", "step_ms", "baseline_step_ms"],
-                         f"{tok_s:g} against {base_tok_s:g} tok/s is {said:.2f}x, but accept length and step times give "
-                         f"{reached / needed:.2f}x")
+                         f"{tok_s:g} against {base_tok_s:g} tok/s is {said:.2f}x, but accept length and step times "
+                         f"give {reached / needed:.2f}x")

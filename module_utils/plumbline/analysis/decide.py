@@ -22,8 +22,9 @@ from .weigh import FLOOR_SD, Evidence, Scale, history_df
 
 # Each of the two one-sided tests of `same`.
 SAME_LEVEL = 0.02
-# Evidence wanted from three boots or fewer without history of both arms, in units of 1/alpha: scales are then guesses.
-EARLY_BOOTS, EARLY_FACTOR = 3, 5.0
+# Evidence wanted from three boots or fewer, in units of 1/alpha, unless history knows both arms and both are about as
+# noisy: scales are then guesses.
+EARLY_BOOTS, EARLY_FACTOR, EARLY_RATIO = 3, 5.0, 1.6
 # The noise assumed for screening where nothing is known, the least tolerance, and its width in sds of a difference.
 SCREEN_SD, SCREEN_SDS, HISTORY_SDS, LEAST_TOLERANCE = 0.02, 3.0, 4.5, 0.04
 # A reference left out as an outlier leaves this many squared tolerances behind in the reference's scale: leaving boots
@@ -154,7 +155,8 @@ def look(boots: Sequence[Boot], arm: str, scales: dict[str, Scale], *, sequentia
     return out
 
 
-def _estimate(out: Look, screened: Screened, tau: float, ref_scale: Optional[Scale], own_scale: Optional[Scale]) -> None:
+def _estimate(out: Look, screened: Screened, tau: float, ref_scale: Optional[Scale],
+              own_scale: Optional[Scale]) -> None:
     fit = fit_references(out.reference_boots, screened.segment)
     used = out.candidate_boots = _drop_outliers(out, fit, out.candidate_boots, screened, own_scale)
     n = len(used)
@@ -170,12 +172,18 @@ def _estimate(out: Look, screened: Screened, tau: float, ref_scale: Optional[Sca
     out.evidence = evidence
     out.uses_history = ref_scale is not None and own_scale is not None
     out.enough = n >= (2 if out.uses_history else 3)
-    if n <= EARLY_BOOTS and not out.uses_history:
-        out.discount = 1.0 / EARLY_FACTOR
+    out.discount = 1.0 / _early(n, ref_scale, own_scale)
     if out.sequential:
         out.e = evidence.e_value() * out.discount
     else:
         out.p = evidence.p_value()
+
+
+def _early(boots: int, ref_scale: Optional[Scale], own_scale: Optional[Scale]) -> float:
+    """The factor by which an early look needs more evidence."""
+    if boots > EARLY_BOOTS or (ref_scale and own_scale and own_scale.sd <= EARLY_RATIO * ref_scale.sd):
+        return 1.0
+    return EARLY_FACTOR
 
 
 @dataclass
@@ -205,7 +213,7 @@ class Fit:
 
 
 def fit_references(refs: Sequence[Boot], segment: dict[int, int]) -> Fit:
-    """Least squares y = level of the segment + slope x time; the slope is 0 while one boot a segment is all there is."""
+    """Least squares y = level of the segment + slope x time; the slope is 0 while there is one boot a segment."""
     groups: dict[int, list[Boot]] = {}
     for boot in refs:
         groups.setdefault(segment[boot.position], []).append(boot)
@@ -293,8 +301,7 @@ def more_boots(one: Look, margin: float, alpha: float, family: int = 1, most: in
         if then is None or one.theta is None:
             return False
         if not low < one.theta < high:
-            early = total <= EARLY_BOOTS and not one.uses_history
-            wanted = 1.0 / level * (EARLY_FACTOR if early else 1.0)
+            wanted = _early(total, then.ref_scale, then.own_scale) / level
             return then.e_value() >= wanted if one.sequential else then.p_value() <= level
         return max(then.tails(low, high)) <= SAME_LEVEL
 

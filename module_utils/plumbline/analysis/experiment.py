@@ -1,6 +1,7 @@
 """Experiments: reading `experiments/NAME.yml`, and the arms that it makes on a host.
 
-`load` gives the mapping of `schemas/experiment.schema.json` with every default filled in. `arms` multiplies the axes out.
+`load` gives the mapping of `schemas/experiment.schema.json` with every default filled in. `arms` multiplies the axes
+out.
 """
 from __future__ import annotations
 

@@ -10,8 +10,8 @@ from typing import Iterable, Optional
 from ..digest import digest
 from . import stats, times
 from .comparable import Boot, States, metric_of, unusable
-from .weigh import Scale
 from .ledger import Ledger
+from .weigh import Scale
 
 LEAST_BOOTS = 5
 LEAST_SPAN_H = 24.0

@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import random
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, Iterable, Optional
 
 from ..errors import PlumblineError
@@ -172,8 +173,12 @@ def draw_blocks(reference: str, candidates: list[str], count: int, seed: str, fi
 
 def measurement_id(planned: dict, position: int, attempt: int, workload: str, repeat: int) -> str:
     """The id of one planned measurement: a ULID of the plan's time and a hash of its place in the plan."""
-    place = f"{planned['run']}|{planned['host']}|{position}|{attempt}|{workload}|{repeat}"
-    return ulid(times.seconds(planned["at"]), hashlib.sha256(place.encode()).digest()[:10])
+    return _place_id(planned["at"], f"{planned['run']}|{planned['host']}|{position}|{attempt}|{workload}|{repeat}")
+
+
+@lru_cache(maxsize=65536)
+def _place_id(at: str, place: str) -> str:
+    return ulid(times.seconds(at), hashlib.sha256(place.encode()).digest()[:10])
 
 
 @dataclass

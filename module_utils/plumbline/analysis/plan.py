@@ -15,6 +15,8 @@ from .comparable import CompareStates, States, series
 from .ledger import Ledger, Position, Records, apply, draw_blocks, fold, measurement_id
 
 SCHEMA = "plumbline.plan/1"
+# A host whose state changes more often than this within a run is not worth more boots.
+MOST_RESTARTS = 3
 
 
 def first(experiment: dict, host: str, arms: list[dict], workloads: dict[str, dict], run: str, seed: int, now: str,
@@ -83,6 +85,8 @@ class _Planner:
         # Each round either returns or amends the ledger, and amendments are finitely many.
         while True:
             if self._change_of_state():
+                if len(self.ledger.void_blocks) > MOST_RESTARTS:
+                    return self._stop("the host's state keeps changing: " + self.changes[-1]["reason"], "failed")
                 continue
             position = self.records.first_open()
             if position is None or self._at_border(position):
@@ -144,9 +148,9 @@ class _Planner:
         ledger = self.ledger
         current = done[-1].block
         opening = last.position if last.role == "baseline" and done[-1].number == last.position else None
-        left = max(1, len(ledger.blocks) - current + (0 if opening is not None and current > 1 else 1))
         candidates = [c for c in ledger.candidates if ledger.active(c)]
-        raw = draw_blocks(ledger.reference, candidates, left,
+        # Boots of the old state say nothing about the new one: the whole number of blocks again.
+        raw = draw_blocks(ledger.reference, candidates, self.experiment["blocks"]["max"],
                           f"{ledger.planned['seed']}|{ledger.run}|{ledger.host}|restart {len(ledger.changes)}",
                           ledger.next_number(), current + 1, opening)
         names = ", ".join(f"{r['group']}.{r['item']}" for r in rows[:3])
@@ -186,8 +190,8 @@ class _Planner:
         """Drop candidates whose verdicts are reached; stop if none is left, or if the next block is over budget."""
         finished_blocks = len(self.ledger.blocks) if position is None else position.block - 1
         if not self.fixed and self.ledger.candidates:
-            outcome = compare_arms.outcome(self.ledger, self.records, self.experiment, self._earlier_items(), self.states,
-                                           estimates=False)
+            outcome = compare_arms.outcome(self.ledger, self.records, self.experiment, self._earlier_items(),
+                                           self.states, estimates=False)
             if finished_blocks >= self.experiment["blocks"]["min"]:
                 self._drop(outcome)
             if not any(self.ledger.active(c) for c in self.ledger.candidates):
@@ -286,8 +290,8 @@ class _Planner:
                     "build": arm["build"]},
             "args": arm["args"], "argv": arm.get("argv"), "draft": arm.get("draft"),
             "environment": arm["environment"],
-            "workloads": [{"id": measurement_id(planned, position.number, progress.attempt, w, r), "name": w, "repeat": r,
-                           "spec": ledger.workloads[w]} for w, r in pairs],
+            "workloads": [{"id": measurement_id(planned, position.number, progress.attempt, w, r), "name": w,
+                           "repeat": r, "spec": ledger.workloads[w]} for w, r in pairs],
         }
 
     def _reason(self, position: Position) -> str:

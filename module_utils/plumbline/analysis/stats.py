@@ -20,22 +20,28 @@ def betainc(a: float, b: float, x: float) -> float:
     front = math.exp(math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b)
                      + a * math.log(x) + b * math.log1p(-x)) / a
     tiny = 1e-300
-    f, c, d = 1.0, 1.0, 0.0
-    for i in range(1000):
-        m = i // 2
-        if i == 0:
-            numerator = 1.0
-        elif i % 2 == 0:
-            numerator = m * (b - m) * x / ((a + 2 * m - 1) * (a + 2 * m))
-        else:
-            numerator = -(a + m) * (a + b + m) * x / ((a + 2 * m) * (a + 2 * m + 1))
-        d = 1.0 + numerator * d
+    total = a + b
+    c, d = 1.0, 1.0 - total * x / (a + 1.0)
+    d = 1.0 / (d if abs(d) > tiny else tiny)
+    f = d
+    for m in range(1, 500):
+        m2 = 2 * m
+        step = m * (b - m) * x / ((a + m2 - 1.0) * (a + m2))
+        d = 1.0 + step * d
+        c = 1.0 + step / c
         d = 1.0 / (d if abs(d) > tiny else tiny)
-        c = 1.0 + numerator / (c if abs(c) > tiny else tiny)
-        f *= c * d
-        if i and abs(c * d - 1.0) < 1e-15:
+        c = c if abs(c) > tiny else tiny
+        f *= d * c
+        step = -(a + m) * (total + m) * x / ((a + m2) * (a + m2 + 1.0))
+        d = 1.0 + step * d
+        c = 1.0 + step / c
+        d = 1.0 / (d if abs(d) > tiny else tiny)
+        c = c if abs(c) > tiny else tiny
+        change = d * c
+        f *= change
+        if abs(change - 1.0) < 1e-13:
             break
-    return front * (f - 1.0)
+    return front * f
 
 
 def t_two_sided(t: float, df: float) -> float:

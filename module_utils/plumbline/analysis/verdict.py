@@ -1,4 +1,4 @@
-"""The verdict document of a run: comparisons, baselines, and what the error rate is held for. Pure and deterministic."""
+"""The verdict document of a run: comparisons, baselines, and what the error rate is held for. Pure, deterministic."""
 from __future__ import annotations
 
 import math
@@ -35,7 +35,7 @@ def build(experiment: dict, run: str, plan_entries: list[dict], measurements: li
         rows = baselines.get(host, [])
         earlier = history.items([m for m in others if m["host"] == host], plan_entries, rows)
         outcome = compare_arms.outcome(ledger, records, experiment, earlier, world)
-        here = [_comparison(ledger, outcome, c, world) for c in outcome.comparisons]
+        here = [_comparison(ledger, outcome, c) for c in outcome.comparisons]
         comparisons.extend(here)
         families.append({"host": host, "comparisons": outcome.family, "level": _round(outcome.alpha),
                          "method": "e-BH" if outcome.sequential else "BH, one look"})
@@ -58,36 +58,38 @@ def _family_text(experiment: dict, families: list[dict]) -> str:
         return "each comparison by itself"
     methods = sorted({f["method"] for f in families})
     sizes = sorted({f["comparisons"] for f in families})
-    return (f"candidates x workloads of one host and run ({' or '.join(map(str, sizes))} comparisons): of all faster and "
-            f"slower verdicts at most {1 - experiment['confidence']:.2g} are expected to be false ({', '.join(methods)})")
+    count = " or ".join(map(str, sizes)) + (" comparison" if sizes == [1] else " comparisons")
+    return (f"candidates x workloads of one host and run ({count}): of all faster and slower verdicts a share of at "
+            f"most {1 - experiment['confidence']:.2g} is expected to be false ({', '.join(methods)})")
 
 
 def _round(value: Optional[float], digits: int = 6) -> Optional[float]:
     return None if value is None or not math.isfinite(value) else round(value, digits)
 
 
-def _comparison(ledger: Ledger, outcome: compare_arms.Outcome, c: compare_arms.Comparison, world: States) -> dict:
+def _comparison(ledger: Ledger, outcome: compare_arms.Outcome, c: compare_arms.Comparison) -> dict:
     look, reference, arm = c.look, ledger.arms[ledger.reference], ledger.arms[c.arm]
+    spec = ledger.workloads[c.workload]
     used = [r for b in look.candidate_boots for r in b.records]
     refs = [r for b in look.reference_boots for r in b.records]
     own = medians(used, ("accept_length", "step_ms"))
     base = medians(refs, ("accept_length", "step_ms"))
     economics = breakeven.assess(own["accept_length"], own["step_ms"], base["step_ms"], arm["args"])
     theta, hw = look.theta, look.half_width(outcome.alpha)
-    known = theta is not None and math.isfinite(hw)
-    length_ratio = own["accept_length"] / base["accept_length"] if own["accept_length"] and base["accept_length"] else None
+    ends = [None, None] if theta is None else [_round(_exp(theta - hw)), _round(_exp(theta + hw))]
+    length_ratio = breakeven.ratio(own["accept_length"], base["accept_length"])
     time_ratio = breakeven.ratio(own["step_ms"], base["step_ms"])
     excluded = []
     for item in c.excluded:
         if item not in excluded:
             excluded.append(item)
     return {
-        "host": ledger.host, "workload": c.workload, "concurrency": int(ledger.workloads[c.workload].get("concurrency", 1)),
-        "metric": metric_of(ledger.workloads[c.workload]), "candidate": arm["variant"], "baseline": reference["variant"],
+        "host": ledger.host, "workload": c.workload, "concurrency": int(spec.get("concurrency", 1)),
+        "metric": metric_of(spec), "candidate": arm["variant"], "baseline": reference["variant"],
         "candidate_arm": _arm(c.arm, arm), "baseline_arm": _arm(ledger.reference, reference),
         "differs_in": arm["differs_in"], "verdict": c.verdict,
         "ratio": None if theta is None else _round(math.exp(theta)),
-        "ci": [_round(math.exp(theta - hw)), _round(math.exp(theta + hw))] if known and theta is not None else [None, None],
+        "ci": ends,
         "boots": {"candidate": len(look.candidate_boots), "baseline": len(look.reference_boots)},
         "more_boots": c.more_boots, "accept_length": _round(own["accept_length"]), "step_ms": _round(own["step_ms"]),
         "baseline_step_ms": _round(base["step_ms"]),
@@ -98,8 +100,13 @@ def _comparison(ledger: Ledger, outcome: compare_arms.Outcome, c: compare_arms.C
                          "step_time": _round(1.0 / time_ratio) if time_ratio else None},
         "candidate_tok_s": _tok_s(look.candidate_boots), "baseline_tok_s": _tok_s(look.reference_boots),
         "evidence": _evidence(look, outcome), "excluded": excluded, "differences": c.differences,
-        "reasons": _reasons(c, outcome, length_ratio, time_ratio, used + refs),
+        "reasons": _reasons(c, length_ratio, time_ratio, used + refs),
     }
+
+
+def _exp(x: float) -> float:
+    """exp, infinite where the interval has no end; `_round` then gives null."""
+    return math.exp(x) if abs(x) < 700 else math.inf
 
 
 def _arm(name: str, arm: dict) -> dict:
@@ -116,12 +123,13 @@ def _evidence(look: Any, outcome: compare_arms.Outcome) -> dict:
     return {"method": "t mixture, valid at every look" if outcome.sequential else "t, one look at the planned end",
             "e_value": _round(look.e) if outcome.sequential else None,
             "p_value": None if outcome.sequential or seen is None else float(f"{look.p:.6g}"),
-            "degrees_of_freedom": _round(seen.df, 3) if seen else None, "candidate_sd": _round(seen.own_sd) if seen else None,
+            "degrees_of_freedom": _round(seen.df, 3) if seen else None,
+            "candidate_sd": _round(seen.own_sd) if seen else None,
             "baseline_sd": _round(seen.ref_sd) if seen else None, "history": look.uses_history}
 
 
-def _reasons(c: compare_arms.Comparison, outcome: compare_arms.Outcome, length: Optional[float],
-             time: Optional[float], records: Iterable[dict]) -> list[str]:
+def _reasons(c: compare_arms.Comparison, length: Optional[float], time: Optional[float],
+             records: Iterable[dict]) -> list[str]:
     out = list(c.reasons)
     if length and time:
         out.append(f"accept length {length:.2f}x and step time {time:.2f}x of the baseline's")

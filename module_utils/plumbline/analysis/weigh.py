@@ -2,14 +2,16 @@
 
 The arms' boot-to-boot sds are not known, and neither is their ratio k: candidates may be much noisier than the
 reference. Given k the model is an ordinary linear one with one scale, for which the t mixture is an e-value
-(docs/method.md). The unknown k is averaged over, with the same prior under both hypotheses: half of it on k = 1, the rest
-spread evenly over powers of sqrt(2) up to 64. A candidate whose few boots agree by chance is thus never taken for quiet.
+(docs/method.md). The unknown k is averaged over, with the same prior under both hypotheses: 0.6 of it on k = 1, the
+rest spread evenly over powers of sqrt(2) up to 64. A candidate whose few boots agree by chance is thus not taken for
+quiet.
 """
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Optional
+from functools import cached_property
+from typing import Callable, Optional
 
 from . import stats
 
@@ -22,6 +24,8 @@ RATIOS = ((1.0, SPIKE), *((2.0 ** (i / 2), (1.0 - SPIKE) / 12) for i in range(1,
 # wrong by half or double.
 HISTORY_DF, HISTORY_FADE = 3.4, 2.0
 FLOOR_SD = 1e-5
+# Log weight under which a ratio adds nothing to a tail.
+NEGLIGIBLE = -14.0
 
 
 @dataclass(frozen=True)
@@ -57,6 +61,7 @@ class Evidence:
         """Whether there is a scale for each arm."""
         return (self.ref_df > 0 or self.ref_scale is not None) and (self.own_df > 0 or self.own_scale is not None)
 
+    @cached_property
     def _squares(self) -> tuple[float, float, float, float]:
         """(reference's sum of squares, its df, candidate's, its df), history included."""
         nu_ref, nu_own = history_df(self.ref_scale, self.boots), history_df(self.own_scale, self.boots)
@@ -67,100 +72,115 @@ class Evidence:
     @property
     def df(self) -> float:
         """Degrees of freedom of both scales together."""
-        _, ref_df, _, own_df = self._squares()
+        _, ref_df, _, own_df = self._squares
         return ref_df + own_df
 
     @property
     def ref_sd(self) -> float:
-        ref, df, _, _ = self._squares()
+        ref, df, _, _ = self._squares
         return math.sqrt(ref / max(df, 1e-9))
 
     @property
     def own_sd(self) -> float:
-        _, _, own, df = self._squares()
+        _, _, own, df = self._squares
         return math.sqrt(own / max(df, 1e-9))
 
+    @cached_property
     def _terms(self) -> list[tuple[float, float, float, float]]:
         """For each ratio k: (log of prior and likelihood of the scales, sum of squares, variance of theta, k^2)."""
-        ref, _, own, own_df = self._squares()
+        ref, _, own, own_df = self._squares
         out = []
         for k, prior in RATIOS:
             out.append((math.log(prior) - own_df * math.log(k), ref + own / k ** 2, k ** 2 / self.boots + self.weight,
                         k ** 2))
         return out
 
-    def log_e(self, distance: float) -> float:
-        """Log of the e-value against an effect that lies ``distance`` from the estimate.
+    @cached_property
+    def _log_e(self) -> Callable[[float], float]:
+        """Log of the e-value against an effect, as a function of its distance from the estimate.
 
         Sum over k of the likelihood under theta ~ N(0, g k^2), mixed over g, over that under theta = 0, each with the
         common scale integrated out by its right Haar prior 1/sd.
         """
         power = 0.5 * (self.df + 1.0)
-        square = distance * distance
-        zero, one = [], []
-        for log_prior, ss, v, k2 in self._terms():
-            zero.append(log_prior - 0.5 * math.log(v) - power * math.log(ss + square / v))
-            for weight, g in MIXTURE:
-                wide = v + g * k2
-                one.append(math.log(weight) + log_prior - 0.5 * math.log(wide) - power * math.log(ss + square / wide))
-        return _log_sum(one) - _log_sum(zero)
+        zero = [(log_prior - 0.5 * math.log(v), ss, v) for log_prior, ss, v, _ in self._terms]
+        one = [(math.log(weight) + log_prior - 0.5 * math.log(v + g * k2), ss, v + g * k2)
+               for log_prior, ss, v, k2 in self._terms for weight, g in MIXTURE]
+
+        def log_e(distance: float) -> float:
+            square = distance * distance
+            return (_log_sum([c - power * math.log(ss + square / v) for c, ss, v in one])
+                    - _log_sum([c - power * math.log(ss + square / v) for c, ss, v in zero]))
+
+        return log_e
 
     def e_value(self) -> float:
         """Evidence against no effect; its expectation without an effect is at most 1, at every look."""
-        return math.exp(min(600.0, self.log_e(self.theta)))
+        return math.exp(min(600.0, self._log_e(self.theta)))
 
-    def _posterior(self) -> list[tuple[float, float]]:
-        """(weight, standard error of theta) for each ratio k, under a flat prior of theta: t with `df` each."""
+    @cached_property
+    def _tail(self) -> Callable[[float], float]:
+        """P(theta is more than a distance above the estimate): t's with `df` each, mixed over k, under a flat prior."""
         df = self.df
-        logs = [(log_prior - 0.5 * df * math.log(ss), math.sqrt(ss / df * v)) for log_prior, ss, v, _ in self._terms()]
+        logs = [(log_prior - 0.5 * df * math.log(ss), math.sqrt(ss / df * v)) for log_prior, ss, v, _ in self._terms]
         total = _log_sum([x for x, _ in logs])
-        return [(math.exp(x - total), se) for x, se in logs]
+        parts = [(math.exp(x - total), se) for x, se in logs if x - total > NEGLIGIBLE]
 
-    def _beyond(self, distance: float) -> float:
-        """P(theta is more than ``distance`` above the estimate)."""
-        tail = 0.0
-        for weight, se in self._posterior():
-            half = 0.5 * stats.t_two_sided(distance / se, self.df)
-            tail += weight * (half if distance >= 0 else 1.0 - half)
-        return tail
+        def beyond(distance: float) -> float:
+            half = sum(weight * 0.5 * stats.t_two_sided(distance / se, df) for weight, se in parts)
+            return half if distance >= 0 else sum(weight for weight, _ in parts) - half
+
+        return beyond
 
     def tails(self, low: float, high: float) -> tuple[float, float]:
         """(P(theta > high), P(theta < low))."""
-        return self._beyond(high - self.theta), self._beyond(self.theta - low)
+        beyond = self._tail
+        return beyond(high - self.theta), beyond(self.theta - low)
 
     def p_value(self) -> float:
         """Two-sided, for one look: Behrens and Fisher's problem, with the ratio of the scales averaged over."""
-        return min(1.0, 2.0 * self._beyond(abs(self.theta)))
+        return min(1.0, 2.0 * self._tail(abs(self.theta)))
 
     def half_width(self, alpha: float, sequential: bool) -> float:
         """Half the width of the set of effects that are not rejected at ``alpha``."""
         if sequential:
-            target = -math.log(alpha)
+            log_e = self._log_e
+            return _crossing(lambda x: log_e(x) + math.log(alpha), self._start())
+        beyond = self._tail
+        return _crossing(lambda x: math.log(alpha) - math.log(max(2.0 * beyond(x), 1e-300)), self._start())
 
-            def rejected(distance: float) -> bool:
-                return self.log_e(distance) >= target
-        else:
-            def rejected(distance: float) -> bool:
-                return 2.0 * self._beyond(distance) <= alpha
-
-        low, high = 0.0, 0.01
-        while not rejected(high):
-            low, high = high, high * 2.0
-            if high > 50.0:
-                return math.inf
-        for _ in range(24):
-            middle = 0.5 * (low + high)
-            if rejected(middle):
-                high = middle
-            else:
-                low = middle
-        return high
+    def _start(self) -> float:
+        return 4.0 * math.sqrt(self.own_sd ** 2 / self.boots + self.ref_sd ** 2 * self.weight)
 
     def projected(self, boots: int) -> Evidence:
         """The same effect and scatter after ``boots`` candidate boots, each between two references."""
         ref_df, own_df = max(boots - 1, 1), boots - 1
         return replace(self, boots=boots, weight=1.0 / (boots + 1), ref_ss=self.ref_sd ** 2 * ref_df, ref_df=ref_df,
                        own_ss=self.own_sd ** 2 * own_df, own_df=own_df)
+
+
+def _crossing(f: Callable[[float], float], start: float) -> float:
+    """Where the increasing ``f`` crosses 0, by regula falsi (Illinois); infinite if it does not below 50."""
+    low, f_low, high = 0.0, f(0.0), start
+    f_high = f(high)
+    while f_high < 0:
+        low, f_low, high = high, f_high, high * 1.7
+        if high > 50.0:
+            return math.inf
+        f_high = f(high)
+    side = 0
+    for _ in range(60):
+        middle = high - f_high * (high - low) / (f_high - f_low)
+        value = f(middle)
+        if abs(value) < 1e-9 or high - low < 1e-12:
+            return middle
+        if value > 0:
+            high, f_high, f_low = middle, value, f_low * (0.5 if side > 0 else 1.0)
+            side = 1
+        else:
+            low, f_low, f_high = middle, value, f_high * (0.5 if side < 0 else 1.0)
+            side = -1
+    return high
 
 
 def _log_sum(values: list[float]) -> float:

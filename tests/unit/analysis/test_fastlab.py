@@ -6,10 +6,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from benchmarks import fastlab
-from benchmarks.labs import Lab, World, make_experiment
 from plumbline.analysis import history
 from plumbline.analysis.weigh import Scale
+
+from benchmarks import fastlab
+from benchmarks.labs import Lab, World, make_experiment
 
 LABS = 25
 CELLS = {

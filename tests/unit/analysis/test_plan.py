@@ -1,0 +1,218 @@
+from __future__ import annotations
+
+import hashlib
+
+import pytest
+from benchmarks.labs import Lab, World, make_experiment
+from plumbline.analysis import plan, schema
+from plumbline.errors import PlumblineError
+
+
+def sha(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def arms_of(lab: Lab) -> list[str]:
+    return [b["arm"]["name"] for b in lab.boots]
+
+
+def fail(record: dict) -> dict:
+    return {**record, "status": "failed", "failure": {"class": "hang", "detail": "no progress"},
+            "metrics": dict.fromkeys(record["metrics"]), "duration_s": 0.0}
+
+
+def test_three_blocks_of_two_candidates_are_ten_boots() -> None:
+    lab = Lab(World(), make_experiment(2, workloads=["one-stream", "sixteen"], blocks=3))
+    _, stop = lab.run()
+    assert stop["kind"] == "blocks"
+    made = arms_of(lab)
+    assert len(made) == 10
+    assert [made[i] for i in (0, 3, 6, 9)] == ["baseline"] * 4
+    assert all(set(made[i:i + 2]) == {"candidate-1", "candidate-2"} for i in (1, 4, 7))
+    assert [b["warm_up"] for b in lab.boots] == [True] + [False] * 9
+    assert len({m["id"] for m in lab.measurements}) == 20
+    assert all(len(b["workloads"]) == 2 for b in lab.boots)
+    for entry in lab.entries:
+        schema.validate("plan", entry, "plan")
+    for record in lab.measurements:
+        schema.validate("measurement", record, "measurement")
+
+
+def test_orders_come_from_the_seed_and_workloads_are_balanced() -> None:
+    def orders(seed: int) -> list[str]:
+        lab = Lab(World(), make_experiment(4, blocks=6, seed=seed))
+        lab.begin()
+        return [p["arm"] for block in lab.entries[0]["blocks"] for p in block]
+
+    assert orders(1) == orders(1)
+    assert orders(1) != orders(2)
+    lab = Lab(World(), make_experiment(1, workloads=["load-0", "load-1", "load-2"], blocks=6))
+    lab.run()
+    first = [b["workloads"][0]["name"] for b in lab.boots if b["role"] == "candidate"]
+    assert sorted(first) == sorted(["load-0", "load-1", "load-2"] * 2)
+
+
+def test_killed_runs_go_on_without_measuring_twice() -> None:
+    lab = Lab(World(), make_experiment(1, workloads=["one-stream", "sixteen"], blocks=3))
+    run = lab.begin()
+    whole = lab.ask(run)["boot"]
+    lab.measure(whole, only=1)
+    again = lab.ask(run)["boot"]
+    assert again["id"] != whole["id"]
+    assert [w["id"] for w in again["workloads"]] == [whole["workloads"][1]["id"]]
+    assert "resumed" in again["reason"]
+    lab.clock_h += 0.1
+    assert lab.ask(run)["boot"]["workloads"] == again["workloads"]  # killed again before anything was measured
+    while "boot" in (answer := lab.ask(run)):
+        lab.measure(answer["boot"])
+    assert len(lab.measurements) == len({m["id"] for m in lab.measurements}) == 14
+
+
+def test_a_boot_that_failed_is_tried_again_then_its_arm_is_given_up() -> None:
+    def faulty(record: dict, boot: dict) -> dict:
+        return fail(record) if boot["arm"]["name"] == "candidate-2" else record
+
+    lab = Lab(World(), make_experiment(2, blocks=3), mutate=faulty)
+    run, stop = lab.run()
+    assert stop["kind"] == "blocks"
+    assert arms_of(lab).count("candidate-2") == 2
+    assert arms_of(lab).count("candidate-1") == 3
+    document = lab.verdict(run)
+    assert document["hosts"][0]["given_up"][0]["arm"] == "candidate-2"
+    said = {c["candidate"]: c for c in document["comparisons"]}
+    assert said["candidate-2"]["verdict"] == "not_comparable"
+    assert "hang" in said["candidate-2"]["reasons"][0]
+    assert len(document["hosts"][0]["failures"]) == 2
+
+
+def test_a_fault_at_every_second_load_costs_boots_and_nothing_else() -> None:
+    count = iter(range(1000))
+    lab = Lab(World(ratio={"candidate-1": 1.06}), make_experiment(1, blocks=4),
+              mutate=lambda r, b: fail(r) if next(count) % 2 == 0 else r)
+    run, _ = lab.run()
+    assert lab.verdict(run)["comparisons"][0]["boots"] == {"candidate": 4, "baseline": 5}
+
+
+def test_a_reference_that_never_comes_up_ends_the_host() -> None:
+    lab = Lab(World(), make_experiment(1), mutate=lambda r, b: fail(r))
+    run, stop = lab.run()
+    assert stop["kind"] == "failed"
+    assert len(lab.boots) == 2
+    assert lab.ask(run)["stop"] == stop["stop"]  # asked again: the same, and nothing is amended
+    assert lab.ask(run)["amend"] is None
+    schema.validate("verdict", lab.verdict(run), "verdict")
+
+
+def test_candidates_leave_when_their_verdicts_are_reached() -> None:
+    lab = Lab(World(ratio={"candidate-1": 1.5, "candidate-2": 1.01}, boot_sd=0.004), make_experiment(2))
+    run, _ = lab.run()
+    assert arms_of(lab).count("candidate-1") < arms_of(lab).count("candidate-2")
+    dropped = [c for e in lab.entries for c in e.get("changes", []) if c["change"] == "drop"]
+    assert dropped[0]["arm"] == "candidate-1"
+    assert "faster" in dropped[0]["reason"]
+    said = {c["candidate"]: c["verdict"] for c in lab.verdict(run)["comparisons"]}
+    assert said["candidate-1"] == "faster"
+
+
+def test_a_moved_reference_is_measured_again_and_its_block_is_void() -> None:
+    lab = Lab(World(boot_sd=0.003, step=-0.15, step_at_h=0.15), make_experiment(1))
+    run, _ = lab.run()
+    again = [b for b in lab.boots if "the reference again" in b["reason"]]
+    assert again
+    change = next(c for e in lab.entries for c in e.get("changes", []) if c["change"] == "remeasure")
+    assert "differ by" in change["reason"]
+    comparison = lab.verdict(run)["comparisons"][0]
+    assert any("the reference moved" in e["why"] for e in comparison["excluded"])
+    assert comparison["verdict"] == "same"
+
+
+@pytest.mark.parametrize("at", [2, 3, 4, 5])
+def test_a_changed_state_starts_new_blocks_and_nothing_is_mixed(at: int) -> None:
+    def changed(record: dict, boot: dict) -> dict:
+        new = len(lab.boots) >= at
+        speed = 0.9 if new and boot["role"] == "candidate" else 1.0
+        metrics = {**record["metrics"], "decode_tok_s": record["metrics"]["decode_tok_s"] * speed}
+        name = ("new" if new else "old") + boot["role"]
+        state = {"digest": sha(name), "groups": {"build": sha(name)}, "unverified": []}
+        return {**record, "metrics": metrics, "state": state}
+
+    def compare(was: dict, now: dict) -> list[dict]:
+        return [] if was["age"] == now["age"] else [
+            {"group": "build", "item": "sglang", "was": was["age"], "now": now["age"], "impact": "performance",
+             "remedy": "rebuild"}]
+
+    lab = Lab(World(ratio={"candidate-1": 1.0}, boot_sd=0.004), make_experiment(1, blocks=4), mutate=changed,
+              compare=compare)
+    lab.states = {sha(age + role): {"age": age} for age in ("old", "new") for role in ("baseline", "candidate")}
+    run, stop = lab.run()
+    assert stop["kind"] == "blocks"
+    restart = [c for e in lab.entries for c in e.get("changes", []) if c["change"] == "restart"]
+    assert len(restart) == 1
+    assert "build.sglang" in restart[0]["reason"]
+    comparison = lab.verdict(run)["comparisons"][0]
+    assert comparison["ratio"] == pytest.approx(0.9, rel=0.02)
+    assert comparison["verdict"] == "slower"
+    assert comparison["boots"]["candidate"] >= 3
+    assert any("earlier state" in e["why"] and "build.sglang" in e["why"] for e in comparison["excluded"])
+    for entry in lab.entries:
+        schema.validate("plan", entry, "plan")
+
+
+def test_a_state_that_keeps_changing_ends_the_host() -> None:
+    count = iter(range(1000))
+    lab = Lab(World(), make_experiment(1), mutate=lambda r, b: {
+        **r, "state": {"digest": sha(str(next(count))), "groups": {}, "unverified": []}})
+    _, stop = lab.run()
+    assert stop["kind"] == "failed"
+    assert "keeps changing" in stop["stop"]
+
+
+def test_budgets_stop_before_a_block_that_does_not_fit() -> None:
+    lab = Lab(World(ratio={"candidate-1": 1.02}), make_experiment(1, budget={"boots": 8}))
+    _, stop = lab.run()
+    assert (stop["kind"], len(lab.boots)) == ("budget", 7)
+    lab = Lab(World(ratio={"candidate-1": 1.02}), make_experiment(1, budget={"minutes": 40}))
+    _, stop = lab.run()
+    assert (stop["kind"], len(lab.boots)) == ("budget", 5)  # 7.5 minutes a boot
+    with pytest.raises(PlumblineError, match="does not hold one block"):
+        Lab(World(), make_experiment(3, budget={"boots": 4})).begin()
+
+
+def test_no_verdict_before_the_end_of_a_fixed_number_of_blocks() -> None:
+    lab = Lab(World(ratio={"candidate-1": 2.0}), make_experiment(1, blocks=4))
+    run = lab.begin()
+    for _ in range(7):
+        lab.measure(lab.ask(run)["boot"])
+    comparison = lab.verdict(run)["comparisons"][0]
+    assert comparison["verdict"] == "inconclusive"
+    assert "interim" in comparison["reasons"][0]
+
+
+def test_eta_counts_what_is_left() -> None:
+    lab = Lab(World(), make_experiment(1, blocks=3))
+    run = lab.begin()
+    assert plan.eta(lab.entries, lab.measurements, lab.host, run) is None
+    for left in (6, 5, 4):
+        lab.measure(lab.ask(run)["boot"])
+        assert plan.eta(lab.entries, lab.measurements, lab.host, run) == pytest.approx(left * 7.5 * 60)
+
+
+def test_reference_alone_stops_when_the_baseline_is_settled() -> None:
+    lab = Lab(World(boot_sd=0.003), make_experiment(0, blocks={"min": 2, "max": 6}))
+    first, stop = lab.run()
+    assert (stop["kind"], len(lab.boots)) == ("blocks", 6)  # no reference to compare with
+    assert lab.verdict(first)["baselines"][0]["status"] == "new"
+    lab.spread_history(1)
+    second, stop = lab.run()
+    assert (stop["kind"], len(lab.boots)) == ("verdict", 8)
+    assert lab.verdict(second)["baselines"][0]["status"] == "stable"
+
+
+def test_repeats_are_measured_on_one_boot() -> None:
+    lab = Lab(World(request_sd=0.01), make_experiment(1, blocks=3, repeats=3))
+    run, _ = lab.run()
+    assert len(lab.boots) == 7
+    assert [w["repeat"] for w in lab.boots[0]["workloads"]] == [1, 2, 3]
+    assert lab.verdict(run)["comparisons"][0]["boots"]["candidate"] == 3
+
+
