@@ -7,12 +7,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from benchmarks import fastlab
-from benchmarks.labs import Lab, World, make_experiment
 from plumbline.analysis import decide, schema, stats
 from plumbline.analysis.comparable import Boot
 from plumbline.analysis.weigh import RATIOS, Evidence, Scale
 from scipy import special
+
+from benchmarks import fastlab
+from benchmarks.labs import Lab, World, make_experiment
 
 
 def boots(*ys: Any, again: int = -1) -> list[Boot]:
@@ -159,7 +160,8 @@ def test_e_bh_and_bh() -> None:
 
 
 def test_more_boots_is_what_it_takes_in_the_mean() -> None:
-    lab = Lab(World(ratio={"candidate-1": 1.05}, boot_sd=0.03, request_sd=0.0), make_experiment(1, blocks={"min": 2, "max": 4}))
+    lab = Lab(World(ratio={"candidate-1": 1.05}, boot_sd=0.03, request_sd=0.0),
+              make_experiment(1, blocks={"min": 2, "max": 4}))
     run, stop = lab.run()
     comparison = lab.verdict(run)["comparisons"][0]
     assert stop["kind"] == "blocks"

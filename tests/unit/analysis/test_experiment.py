@@ -47,7 +47,8 @@ def test_axes_multiply_and_name_the_arms() -> None:
     found = arms(axes={"variant": ["eagle3-2step", "eagle3-3step"],
                        "args.speculative-attention-mode": ["prefill", "decode"]})
     assert [a["name"] for a in found] == [
-        "baseline", "eagle3-2step[speculative-attention-mode=prefill]", "eagle3-2step[speculative-attention-mode=decode]",
+        "baseline", "eagle3-2step[speculative-attention-mode=prefill]",
+        "eagle3-2step[speculative-attention-mode=decode]",
         "eagle3-3step[speculative-attention-mode=prefill]", "eagle3-3step[speculative-attention-mode=decode]"]
     assert found[2]["args"]["speculative-attention-mode"] == "decode"
     assert found[2]["differs_in"] == ["variant", "args.speculative-attention-mode"]

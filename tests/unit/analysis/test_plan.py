@@ -3,9 +3,10 @@ from __future__ import annotations
 import hashlib
 
 import pytest
-from benchmarks.labs import Lab, World, make_experiment
 from plumbline.analysis import plan, schema
 from plumbline.errors import PlumblineError
+
+from benchmarks.labs import Lab, World, make_experiment
 
 
 def sha(text: str) -> str:
@@ -88,13 +89,13 @@ def test_a_boot_that_failed_is_tried_again_then_its_arm_is_given_up() -> None:
 def test_a_fault_at_every_second_load_costs_boots_and_nothing_else() -> None:
     count = iter(range(1000))
     lab = Lab(World(ratio={"candidate-1": 1.06}), make_experiment(1, blocks=4),
-              mutate=lambda r, b: fail(r) if next(count) % 2 == 0 else r)
+              mutate=lambda r, _: fail(r) if next(count) % 2 == 0 else r)
     run, _ = lab.run()
     assert lab.verdict(run)["comparisons"][0]["boots"] == {"candidate": 4, "baseline": 5}
 
 
 def test_a_reference_that_never_comes_up_ends_the_host() -> None:
-    lab = Lab(World(), make_experiment(1), mutate=lambda r, b: fail(r))
+    lab = Lab(World(), make_experiment(1), mutate=lambda r, _: fail(r))
     run, stop = lab.run()
     assert stop["kind"] == "failed"
     assert len(lab.boots) == 2
@@ -160,7 +161,7 @@ def test_a_changed_state_starts_new_blocks_and_nothing_is_mixed(at: int) -> None
 
 def test_a_state_that_keeps_changing_ends_the_host() -> None:
     count = iter(range(1000))
-    lab = Lab(World(), make_experiment(1), mutate=lambda r, b: {
+    lab = Lab(World(), make_experiment(1), mutate=lambda r, _: {
         **r, "state": {"digest": sha(str(next(count))), "groups": {}, "unverified": []}})
     _, stop = lab.run()
     assert stop["kind"] == "failed"

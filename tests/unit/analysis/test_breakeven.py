@@ -1,0 +1,59 @@
+from __future__ import annotations
+
+import pytest
+from plumbline.analysis import breakeven
+
+THREE = {"speculative-algorithm": "EAGLE3", "speculative-num-steps": 3, "speculative-eagle-topk": 1,
+         "speculative-num-draft-tokens": 4}
+
+
+@pytest.mark.parametrize(("args", "most"), [
+    (THREE, 4), ({**THREE, "speculative-num-steps": 2, "speculative-num-draft-tokens": 3}, 3),
+    ({"speculative-algorithm": "NGRAM", "speculative-num-draft-tokens": 8}, 8), ({}, None),
+    ({**THREE, "speculative-eagle-topk": 4, "speculative-num-draft-tokens": 16}, 4),
+    ({**THREE, "speculative-num-draft-tokens": 2}, 2)])
+def test_most_accepted(args: dict, most: int) -> None:
+    assert breakeven.most_accepted(args) == most
+
+
+def test_the_story_of_three_steps() -> None:
+    """A cycle of 36 ms against 12.17 ms: break-even at 2.96, 2.16 reached, 0.73x."""
+    found = breakeven.assess(2.16, 36.0, 12.17, THREE)
+    assert found["break_even_accept_length"] == pytest.approx(2.958, abs=0.001)
+    assert found["speed_up"] == pytest.approx(0.730, abs=0.001)
+    assert found["can_win"] is True
+    assert "would need 2.96" in found["advice"]
+    assert "acceptance per token" in found["advice"]
+
+
+def test_no_draft_can_win_where_a_cycle_costs_more_than_it_can_yield() -> None:
+    found = breakeven.assess(2.16, 60.0, 12.17, THREE)
+    assert found["can_win"] is False
+    assert "no draft can win" in found["advice"]
+
+
+def test_acceptance_needed_inverts_the_chain() -> None:
+    for a in (0.1, 0.5, 0.9):
+        length = sum(a ** i for i in range(4))
+        assert breakeven.acceptance_needed(length, 3) == pytest.approx(a, abs=1e-9)
+    assert breakeven.acceptance_needed(5.0, 3) is None
+
+
+def row(steps: int, accept: float, needed: float, verdict: str) -> dict:
+    return {"arm": f"eagle3-{steps}step", "steps": steps, "accept_length": accept, "break_even_accept_length": needed,
+            "max_accept_length": steps + 1, "verdict": verdict, "ratio": accept / needed}
+
+
+def test_two_or_three_steps_is_answered_by_figures() -> None:
+    found = breakeven.compare_steps([row(3, 2.16, 2.96, "slower"), row(2, 2.1, 1.98, "faster")])
+    assert found["best"] == "eagle3-2step"
+    assert "fewer steps win" in found["advice"]
+    assert found["table"][1]["marginal"]["accept_length"] == pytest.approx(0.06)
+    assert found["table"][1]["marginal"]["break_even"] == pytest.approx(0.98)
+
+
+def test_every_number_of_steps_under_its_break_even() -> None:
+    found = breakeven.compare_steps([row(2, 1.5, 2.0, "slower"), row(3, 1.6, 2.9, "slower")])
+    assert found["best"] is None
+    assert "no draft of this accuracy can win here" in found["advice"]
+    assert "accept length of 2.00" in found["advice"]

@@ -1,0 +1,58 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from plumbline.analysis import claim
+from plumbline.errors import PlumblineError
+
+
+def contradictions(**figures: Any) -> list[str]:
+    return [f["says"] for f in claim.check(**figures)["findings"] if f["kind"] == "contradiction"]
+
+
+def test_the_story_left_the_bonus_token_out() -> None:
+    """60 tok/s at 30.6 ms is 1.84 tokens a cycle, not the 1.17 that was read."""
+    found = claim.check(tok_s=60, step_ms=30.6, accept_length=1.17, steps=3, baseline_tok_s=82.2)
+    assert not found["consistent"]
+    said = next(f for f in found["findings"] if f["kind"] == "contradiction")
+    assert set(said["figures"]) == {"tok_s", "step_ms", "accept_length"}
+    assert "1.84 tokens a cycle, not 1.17" in said["says"]
+    assert "bonus token" in said["says"]
+    assert found["implied"]["accept_length"] == pytest.approx(1.836)
+
+
+def test_figures_that_fit_are_consistent() -> None:
+    found = claim.check(tok_s=60, step_ms=36.0, accept_length=2.16, steps=3, baseline_tok_s=82.2,
+                        baseline_step_ms=12.17)
+    assert found["consistent"], found["findings"]
+    assert found["implied"]["break_even_accept_length"] == pytest.approx(2.958, abs=0.001)
+    assert found["implied"]["speed_up"] == pytest.approx(0.73, abs=0.001)
+
+
+@pytest.mark.parametrize(("figures", "words"), [
+    ({"accept_length": 4.5, "steps": 3}, "accept at most 4"),
+    ({"accept_length": 0.4}, "at least its bonus token"),
+    ({"tok_s": 200, "step_ms": 30, "steps": 3}, "needs 6.00 tokens a cycle"),
+    ({"tok_s": 20, "step_ms": 30}, "under the 1"),
+    ({"baseline_tok_s": 88.8, "baseline_step_ms": 20}, "a step yields 1 token"),
+    ({"tok_s": 94, "step_ms": 40, "accept_length": 2.1}, "not 2.1"),
+])
+def test_what_cannot_be_true(figures: dict, words: str) -> None:
+    assert any(words in text for text in contradictions(**figures))
+
+
+def test_no_draft_can_win_is_a_consequence() -> None:
+    found = claim.check(step_ms=60, baseline_step_ms=12, steps=3, accept_length=2.2)
+    assert any("no draft can win" in f["says"] for f in found["findings"])
+
+
+def test_streams_share_the_rate() -> None:
+    assert claim.check(tok_s=400, step_ms=20, accept_length=2.0, concurrency=4)["consistent"]
+    assert not claim.check(tok_s=400, step_ms=20, accept_length=2.0)["consistent"]
+
+
+@pytest.mark.parametrize("figures", [{}, {"tok_s": -1}, {"step_ms": float("nan")}])
+def test_what_is_no_figure_is_refused(figures: dict) -> None:
+    with pytest.raises(PlumblineError):
+        claim.check(**figures)
