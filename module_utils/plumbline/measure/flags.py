@@ -90,6 +90,13 @@ def _gpu(samples: Optional[Mapping[str, Any]]) -> List[Dict[str, Any]]:
                 narrow.append(f"GPU {gpu}: {unit} {now} of {most} under load")
     if narrow:
         out.append(flag("pcie_narrow", "; ".join(narrow), True))
+    others = (samples or {}).get("foreign_processes") or []
+    if others:
+        named = "; ".join(f"GPU {p.get('gpu')}: pid {p.get('pid')} {p.get('name') or ''}".rstrip() for p in others[:8])
+        out.append(flag("foreign_load", f"other processes than the server's compute on its GPUs: {named}", True))
+    wedged = (samples or {}).get("wedged") or []
+    if wedged:
+        out.append(flag("foreign_load", "; ".join(w["detail"] for w in wedged), True))
     return out
 
 

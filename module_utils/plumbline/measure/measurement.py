@@ -9,13 +9,14 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
 
 from .. import digest, files, ids
 from ..errors import PlumblineError
+from ..gpu import samples as gpu_samples
 from ..server import boots, lease, spool
 from ..server.supervisor import process_start
 from ..sglang import failures, loglines
@@ -106,7 +107,16 @@ def from_parameters(given: Mapping[str, Any]) -> Tuple[Dict[str, Any], bool]:
         headers=(("Authorization", f"Bearer {given['api_key']}"),) if given.get("api_key") else (),
     )
     ready = spooled(task.root, task.id)
-    return (ready, False) if ready else (measure(task), True)
+    if ready:
+        return ready, False
+    return measure(replace(task, sampler=_gpu_sampler(task))), True
+
+
+def _gpu_sampler(task: Task) -> Optional[Any]:
+    """What samples the GPUs in the window, with the build's own Python for NVML; None where no GPU computes."""
+    spec = boots.read_json(boots.folder(task.root, task.boot) / "spec.json") or {}
+    pids = boots.read_json(boots.folder(task.root, task.boot) / "pid.json") or {}
+    return gpu_samples.for_engine(task.engine, python=(spec.get("argv") or [""])[0], server_pid=pids.get("server"))
 
 
 def measure(task: Task) -> Dict[str, Any]:
