@@ -151,6 +151,25 @@ def arm_differences(reference: Boot, candidate: Boot, differs_in: list[str], sta
     return [r for r in states.rows(reference, candidate) if r["impact"] in MATERIAL and r["group"] not in allowed]
 
 
+def between(a: dict, b: dict, states: States) -> dict:
+    """Whether two measurement records of the same host and workload may be compared as they are, of any two runs.
+
+    Returns {comparable, differences: as `state.compare` ranks them, reasons}.
+    """
+    reasons = [f"different {name}: {a.get(name)} and {b.get(name)}" for name in ("host", "workload", "engine")
+               if a.get(name) != b.get(name)]
+    was, now = a.get("state") or {}, b.get("state") or {}
+    rows = states.rows_of(was.get("digest"), now.get("digest"), was.get("groups") or {}, now.get("groups") or {})
+    if was.get("digest") is None or now.get("digest") is None:
+        reasons.append("the state of one of them was not observed")
+    for record in (a, b):
+        reasons.extend(f"{record['id']}: {f['name']}: {f['detail']}" for f in record.get("flags", [])
+                       if f.get("invalidates"))
+    material = [r for r in rows if r["impact"] in MATERIAL]
+    reasons.extend(f"{r['group']}.{r['item']} differs: {r['was']} and {r['now']} ({r['impact']})" for r in material)
+    return {"comparable": not reasons, "differences": rows, "reasons": reasons}
+
+
 def medians(records: Iterable[dict], names: Iterable[str]) -> dict[str, Optional[float]]:
     """The median over records of each metric, None where no record has it."""
     out: dict[str, Optional[float]] = {}

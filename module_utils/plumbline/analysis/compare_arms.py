@@ -9,6 +9,9 @@ from .comparable import Boot, States, arm_differences, current_state, series
 from .ledger import Ledger, Records
 from .weigh import Scale
 
+# An arm whose first so many measurements are all unusable is not measured again.
+ALL_BAD = 2
+
 
 @dataclass
 class Comparison:
@@ -72,12 +75,13 @@ def outcome(ledger: Ledger, records: Records, experiment: dict, earlier: Iterabl
         stands = [decide.settle([one], alpha, not fixed, 1)[0] for one in looks]
     out = Outcome([], boots, scales, excluded, family, not fixed, alpha, complete)
     for (workload, arm), one, stand in zip(pairs, looks, stands):
-        out.comparisons.append(_comparison(ledger, experiment, out, workload, arm, one, stand, states, estimates))
+        out.comparisons.append(_comparison(ledger, records, experiment, out, workload, arm, one, stand, states,
+                                           estimates))
     return out
 
 
-def _comparison(ledger: Ledger, experiment: dict, out: Outcome, workload: str, arm: str, one: decide.Look,
-                stands: bool, states: States, estimates: bool) -> Comparison:
+def _comparison(ledger: Ledger, records: Records, experiment: dict, out: Outcome, workload: str, arm: str,
+                one: decide.Look, stands: bool, states: States, estimates: bool) -> Comparison:
     excluded = [e for e in out.excluded[workload] if e["arm"] in (arm, ledger.reference)]
     excluded += [{"measurement": r["id"], "arm": b.arm, "why": why} for b, why in one.dropped for r in b.records]
     result = Comparison(workload, arm, "inconclusive", one, excluded=excluded, reasons=list(one.notes))
@@ -90,13 +94,15 @@ def _comparison(ledger: Ledger, experiment: dict, out: Outcome, workload: str, a
             f"{r['group']}.{r['item']}" for r in result.differences))
         return result
     if not one.candidate_boots:
-        bad = [e for e in excluded if e["arm"] == arm]
-        measured = any(b.arm == arm for b in out.boots[workload])
-        if bad and not measured:
-            result.verdict = "not_comparable"
-            result.reasons.append(f"no usable measurement of {arm}: {bad[0]['why']}")
-        else:
-            result.reasons.append(f"no boot of {arm} between two boots of the reference yet")
+        for side in (arm, ledger.reference):
+            bad = [e for e in excluded if e["arm"] == side]
+            if bad and not any(b.arm == side for b in out.boots[workload]):
+                result.verdict = "not_comparable"
+                # What was so twice will be so again: no more boots for it.
+                result.reached = len(bad) >= ALL_BAD
+                result.reasons.append(f"no usable measurement of {side}: {bad[0]['why']}")
+                return result
+        result.reasons.append(f"no boot of {arm} between two boots of the reference yet")
         result.more_boots = 2
         return result
     # A fixed number of blocks is one look, at the planned end: whoever looks before has no verdict yet.
@@ -105,7 +111,9 @@ def _comparison(ledger: Ledger, experiment: dict, out: Outcome, workload: str, a
     result.reached = result.verdict != "inconclusive"
     if early:
         result.reasons.append("interim: a fixed number of blocks is judged once, when all are measured")
-    if not result.reached and estimates:
+    if early:
+        result.more_boots = sum(1 for p in ledger.wanted() if p.arm == arm and records.progress(p.number).missing)
+    elif not result.reached and estimates:
         result.more_boots = decide.more_boots(one, experiment["margin"], out.alpha, out.family)
         if not early and one.enough and not stands and (one.e >= 1 / out.alpha or one.p <= out.alpha):
             result.reasons.append("its own interval excludes 1, but not strongly enough among "

@@ -11,7 +11,7 @@ from typing import Any, Iterable, Optional
 from ..errors import PlumblineError
 from ..ids import ulid
 from . import baselines, compare_arms, decide, history, times
-from .comparable import CompareStates, States, series
+from .comparable import CompareStates, States, current_state, series
 from .ledger import Ledger, Position, Records, apply, draw_blocks, fold, measurement_id
 
 SCHEMA = "plumbline.plan/1"
@@ -172,7 +172,7 @@ class _Planner:
         if budget is not None and len(self.records.boots()) >= budget:
             return False
         for workload in self.ledger.workloads:
-            boots, _ = series(self.ledger, self.records, workload)
+            boots, _ = current_state(series(self.ledger, self.records, workload)[0], self.states)
             refs = [b for b in boots if b.role == "baseline"]
             if len(refs) < 2 or refs[-1].position != right.number:
                 continue

@@ -80,9 +80,10 @@ def test_only_an_acceptance_moves_the_reference() -> None:
 
 
 def test_state_changes_are_listed_and_expired_is_said_until_measured() -> None:
-    rows = [{"group": "build", "item": "sglang", "was": "A", "now": "B", "impact": "performance", "remedy": "rebuild"},
-            {"group": "firmware_and_kernel", "item": "kernel", "was": "1", "now": "2", "impact": "possible",
-             "remedy": None}]
+    rows: list[dict] = [{"group": "build", "item": "sglang", "was": "A", "now": "B", "impact": "performance",
+                         "remedy": "rebuild"},
+                        {"group": "firmware_and_kernel", "item": "kernel", "was": "1", "now": "2", "impact": "possible",
+                         "remedy": None}]
 
     def compare(_was: dict, _now: dict) -> list[dict]:
         return rows

@@ -18,7 +18,8 @@ from benchmarks.labs import Lab, World, make_experiment
 
 def boots(*ys: Any, again: int = -1) -> list[Boot]:
     """References and candidates in turn: B C B C B ... ; ``again``: index of a boot that re-measures the one before."""
-    out, block = [], 1
+    out: list[Boot] = []
+    block = 1
     role = "baseline"
     for i, y in enumerate(ys):
         if i == again:

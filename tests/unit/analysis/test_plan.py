@@ -4,6 +4,7 @@ import hashlib
 
 import pytest
 from plumbline.analysis import plan, schema
+from plumbline.analysis.comparable import States, between
 from plumbline.errors import PlumblineError
 
 from benchmarks.labs import Lab, World, make_experiment
@@ -217,3 +218,28 @@ def test_repeats_are_measured_on_one_boot() -> None:
     assert lab.verdict(run)["comparisons"][0]["boots"]["candidate"] == 3
 
 
+
+
+def test_an_arm_whose_measurements_are_all_void_is_not_measured_on() -> None:
+    def one_token(record: dict, boot: dict) -> dict:
+        flag = {"name": "accept_length_one", "detail": "1.00: the draft does not match", "invalidates": True}
+        return {**record, "flags": [flag]} if boot["role"] == "candidate" else record
+
+    lab = Lab(World(), make_experiment(1), mutate=one_token)
+    run, stop = lab.run()
+    assert (stop["kind"], len(lab.boots)) == ("verdict", 5)
+    comparison = lab.verdict(run)["comparisons"][0]
+    assert comparison["verdict"] == "not_comparable"
+    assert "does not match" in comparison["reasons"][0]
+    assert len(comparison["excluded"]) == 2
+
+
+def test_measurements_of_two_states_are_not_comparable() -> None:
+    lab = Lab(World(), make_experiment(0, blocks=2))
+    lab.run()
+    a, b = lab.measurements
+    assert between(a, b, States())["comparable"]
+    other = {**b, "state": {"digest": "other", "groups": {"build": "c", "nccl": "n"}, "unverified": []}}
+    found = between(a, other, States())
+    assert not found["comparable"]
+    assert [r["group"] for r in found["differences"]] == ["build"]
