@@ -106,10 +106,10 @@ def test_a_port_promised_to_a_boot_that_still_loads_is_refused(boot: Make) -> No
 
 
 @pytest.mark.parametrize(("change", "message"), [
-    ({"argv": ["/nonexistent/python"]}, "program cannot be run"),
+    ({"argv": ["/dev/null/python"]}, "program cannot be run"),
     ({"argv": ["python3"]}, "program cannot be run"),
     ({"argv": []}, "program cannot be run"),
-    ({"cwd": "/nonexistent"}, "working folder does not exist"),
+    ({"cwd": "/dev/null/nowhere"}, "working folder does not exist"),
     ({"environment": {"A": 1}}, "cannot be put into an environment"),
     ({"boot": "../../etc"}, "named by a ULID"),
 ])
@@ -128,7 +128,7 @@ def test_a_missing_supervisor_is_named(root: Path) -> None:
 
 def test_a_program_that_the_kernel_refuses_is_a_failed_start(root: Path) -> None:
     script = root / "broken"
-    script.write_text("#!/nonexistent/interpreter\n")
+    script.write_text("#!/dev/null/interpreter\n")
     script.chmod(0o755)
     with pytest.raises(PlumblineError, match="could not be started"):
         control.start(root, ulid(), [str(script)], {})
@@ -214,7 +214,7 @@ def test_a_pid_that_another_process_has_by_now_is_left_alone(boot: Make, root: P
 
 def test_the_supervisor_needs_nothing_but_the_standard_library(root: Path) -> None:
     script = root / "bin" / "plumbline-supervise"
-    done = subprocess.run([sys.executable, "-I", "-S", str(script), "/nonexistent"], capture_output=True, text=True)
+    done = subprocess.run([sys.executable, "-I", "-S", str(script), "/dev/null/nowhere"], capture_output=True, text=True)
     assert done.returncode == 2 and "usage: plumbline-supervise" in done.stderr
 
 
