@@ -1,0 +1,142 @@
+#!/usr/bin/python
+# Apache-2.0 (see LICENSE)
+"""Ansible entry of plumbline.host.settings."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+---
+module: plumbline_host_settings
+short_description: Have configuration files, sysctls and values below /sys on a host, kept and in force
+description:
+  - Looks at all of them in one call, writes the files that differ and sets the values that are not in force.
+  - A sysctl that somebody has changed by hand is set again even if its file is as it should be.
+version_added: "0.1.0"
+options:
+  files:
+    description: Files with their whole text.
+    type: list
+    elements: dict
+    default: []
+    suboptions:
+      path:
+        description: Absolute path.
+        type: path
+        required: true
+      content:
+        description: The file's text. Left out, there shall be no such file.
+        type: str
+      mode:
+        description: Its mode.
+        type: str
+        default: "0644"
+  sysctls:
+    description: Values by name. A dash before the name leaves it out on kernels that do not have it.
+    type: dict
+    default: {}
+  sysctl_file:
+    description: Where the sysctls are kept.
+    type: path
+    default: /etc/sysctl.d/90-plumbline.conf
+  sysfs:
+    description: Values by path or pattern below /sys. A pattern that fits nothing asks for nothing.
+    type: dict
+    default: {}
+  tmpfiles_file:
+    description: Where values below /sys are kept (systemd-tmpfiles writes them at each boot).
+    type: path
+    default: /etc/tmpfiles.d/plumbline.conf
+attributes:
+  check_mode:
+    description: Says what would change.
+    support: full
+  diff_mode:
+    description: Shows each file, and each value as a line.
+    support: full
+  platform:
+    description: Linux.
+    platforms: posix
+    support: full
+author:
+  - Plumbline contributors (@plumbline)
+"""
+
+EXAMPLES = r"""
+- name: Keep swap for need, and clocks up
+  plumbline_host_settings:
+    sysctls: {vm.swappiness: 10, -kernel.numa_balancing: 0}
+    sysfs: {/sys/devices/system/cpu/cpufreq/policy*/scaling_governor: performance}
+    files:
+      - {path: /etc/modprobe.d/plumbline.conf, content: "options nvidia_uvm uvm_disable_hmm=1\n"}
+"""
+
+RETURN = r"""
+changed_files:
+  description: Paths that were, or in check mode would be, written or removed.
+  returned: success
+  type: list
+  elements: str
+values:
+  description: Values that were not in force, each with C(name), C(was) and C(now).
+  returned: success
+  type: list
+  elements: dict
+"""
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.plumbline.errors import PlumblineError
+from ansible.module_utils.plumbline.host import settings
+
+
+def main() -> None:
+    module = AnsibleModule(
+        argument_spec={
+            "files": {
+                "type": "list",
+                "elements": "dict",
+                "default": [],
+                "options": {
+                    "path": {"type": "path", "required": True},
+                    "content": {"type": "str"},
+                    "mode": {"type": "str", "default": "0644"},
+                },
+            },
+            "sysctls": {"type": "dict", "default": {}},
+            "sysctl_file": {"type": "path", "default": "/etc/sysctl.d/90-plumbline.conf"},
+            "sysfs": {"type": "dict", "default": {}},
+            "tmpfiles_file": {"type": "path", "default": "/etc/tmpfiles.d/plumbline.conf"},
+        },
+        supports_check_mode=True,
+    )
+    p = module.params
+    files = [
+        *p["files"],
+        {"path": p["sysctl_file"], "content": settings.sysctl_text(p["sysctls"]) if p["sysctls"] else None},
+        {"path": p["tmpfiles_file"], "content": settings.tmpfiles_text(p["sysfs"]) if p["sysfs"] else None},
+    ]
+    try:
+        differences = {
+            "files": settings.file_differences(files),
+            "values": [*settings.sysctl_differences(p["sysctls"]), *settings.sysfs_differences(p["sysfs"])],
+        }
+        if not module.check_mode:
+            settings.apply(differences)
+    except PlumblineError as error:
+        module.fail_json(msg=str(error), error=error.as_dict())
+    diff = [
+        {"before": e["was"] or "", "after": e["now"] or "", "before_header": e["path"], "after_header": e["path"]}
+        for e in differences["files"]
+    ] + [
+        {"before": f"{e['was']}\n", "after": f"{e['now']}\n", "before_header": e["name"], "after_header": e["name"]}
+        for e in differences["values"]
+    ]
+    module.exit_json(
+        changed=bool(diff),
+        diff=diff,
+        changed_files=[e["path"] for e in differences["files"]],
+        values=[{k: e[k] for k in ("name", "was", "now")} for e in differences["values"]],
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""What the host roles need beyond Ansible's own modules: names of driver packages, and kernel settings."""
