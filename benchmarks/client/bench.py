@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """What a measuring client costs: CPU seconds per million tokens, start-up, peak memory. Prints Markdown.
 
-    bench.py [--engine VENV --model DIR] [--streams 1,16,64] [--repeats 3] [--json FILE]
+    bench.py [--engine VENV --model DIR] [--streams 1,16,64] [--repeats 2] [--json FILE]
 
 All clients are processes of their own, measured from outside by their resource usage (wait4), against the same
 stand-in server (benchmarks/standin.py), which runs in a process of its own: at zero latency and paced at 10 ms a
@@ -166,7 +166,7 @@ class Server:
 
 def requests_for(mode: str, streams: int) -> int:
     """Enough for a steady figure, and not longer than some seconds: paced, a request takes 2.6 s."""
-    return {1: 256, 16: 1024, 64: 2048}.get(streams, 16 * streams) if mode == "zero latency" else 4 * streams
+    return {1: 128, 16: 512, 64: 1024}.get(streams, 16 * streams) if mode == "zero latency" else 3 * streams
 
 
 def measure(options: argparse.Namespace) -> Tuple[List[Client], Dict[str, Dict[str, List[float]]]]:
@@ -184,6 +184,9 @@ def measure(options: argparse.Namespace) -> Tuple[List[Client], Dict[str, Dict[s
                     _measure_one(client, servers, streams, found[client.name])
                 except RuntimeError as error:
                     client.why_not = str(error)
+                if options.json:  # after each, so that a benchmark that is cut short leaves what it had
+                    missing = {c.name: c.why_not for c in every if c.why_not}
+                    options.json.write_text(json.dumps({"clients": found, "not_run": missing}, indent=1))
                 print(
                     f"turn {turn + 1} of {options.repeats}: {client.name} {client.why_not}", file=sys.stderr, flush=True
                 )
@@ -254,7 +257,7 @@ def main() -> int:
     parser.add_argument("--engine", type=Path, help="virtual environment with SGLang, for the peers")
     parser.add_argument("--model", type=Path, help="a directory with a tokenizer, for the peers")
     parser.add_argument("--streams", default="1,16,64")
-    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--repeats", type=int, default=2)
     parser.add_argument("--json", type=Path, help="write the figures there as well")
     options = parser.parse_args()
     streams = [int(n) for n in options.streams.split(",")]
@@ -273,10 +276,6 @@ def main() -> int:
     for client in every:
         if client.why_not and found[client.name]:
             print(f"- {client.name} stopped: {client.why_not}")
-    if options.json:
-        options.json.write_text(
-            json.dumps({"clients": found, "not_run": {c.name: c.why_not for c in every if c.why_not}}, indent=1)
-        )
     return 0
 
 
