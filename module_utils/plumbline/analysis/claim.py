@@ -6,12 +6,47 @@ step time; 1 <= accept length <= steps + 1. For a server without speculation the
 from __future__ import annotations
 
 import math
-from typing import Optional
+from typing import Any, Optional
 
 from ..errors import PlumblineError
 from .breakeven import IDENTITY_TOLERANCE
 
 CONTRADICTION, NOTE, CONSEQUENCE = "contradiction", "note", "consequence"
+# What a claim may hold, with its unit; the last three are whole numbers.
+FIGURES = {"tok_s": "tok/s", "step_ms": "ms a cycle", "accept_length": "tokens a cycle", "baseline_tok_s": "tok/s",
+           "baseline_step_ms": "ms a step", "steps": "steps", "draft_tokens": "draft tokens", "concurrency": "streams"}
+WHOLE = ("steps", "draft_tokens", "concurrency")
+
+
+def figures(given: dict[str, Any]) -> dict[str, Any]:
+    """The figures of `check` from what a person typed, those not given left out. Raises PlumblineError naming each."""
+    out: dict[str, Any] = {}
+    for name, value in given.items():
+        if value is None or value == "":
+            continue
+        try:
+            number = math.nan if isinstance(value, bool) else float(str(value).strip())
+        except ValueError:
+            number = math.nan
+        if not math.isfinite(number) or number <= 0 or (name in WHOLE and number != int(number)):
+            raise PlumblineError("not a figure that can be checked", f"-e {name}={value}", value,
+                                 "a whole number above 0" if name in WHOLE else "a number above 0, such as 88.8",
+                                 "give a plain number without a unit; leave it out if it is not known")
+        out[name] = int(number) if name in WHOLE else number
+    return out
+
+
+def text(given: dict[str, Any], found: dict) -> str:
+    """What `check` found, for a person: the figures, then each finding, contradictions first."""
+    order = [CONTRADICTION, NOTE, CONSEQUENCE]
+    said = ", ".join(f"{name} {value:g}" for name, value in given.items())
+    lines = ["these figures " + ("can all be true: " if found["consistent"] else "cannot all be true: ") + said]
+    rows = sorted(found["findings"], key=lambda f: order.index(f["kind"]))
+    lines += [f"  {'x' if f['kind'] == CONTRADICTION else '-'} {f['says']}" for f in rows]
+    if not rows:
+        lines.append("  - nothing more follows from them; with tok_s, step_ms and accept_length they could be checked "
+                     "against each other")
+    return "\n".join(lines)
 
 
 def check(tok_s: Optional[float] = None, step_ms: Optional[float] = None, accept_length: Optional[float] = None,
@@ -32,7 +67,8 @@ def check(tok_s: Optional[float] = None, step_ms: Optional[float] = None, accept
             raise PlumblineError("not a figure that can be checked", name, value, "a number above 0",
                                  "leave it out if it is not known")
     if all(v is None for k, v in given.items() if k != "concurrency"):
-        raise PlumblineError("nothing to check", "claim", "no figure", ", ".join(given), "give at least two figures")
+        raise PlumblineError("nothing to check", "the figures given", "none", ", ".join(given),
+                             "give at least two, such as -e tok_s=60 -e step_ms=30.6")
     book = _Book(tolerance, concurrency)
     most = int(draft_tokens or 0) if steps is None else int(steps) + 1
     book.accept(tok_s, step_ms, accept_length, most or None, steps)
@@ -80,7 +116,10 @@ class _Book:
             text = f"{each} at {step_ms:g} ms a cycle means {implied:.2f} tokens a cycle, not {length:g}"
             if self.near(implied, length + 1.0) or (0.75 <= implied / (length + 1.0) <= 1.1 and implied > length):
                 text += (f". The figure read probably left the bonus token out: {length:g} + 1 = {length + 1:g} tokens "
-                         "a cycle" + (" fits" if self.near(implied, length + 1.0) else " is near"))
+                         "a cycle")
+                text += " fits" if self.near(implied, length + 1.0) else (
+                    f" is near; a cycle would then take {(length + 1) / tok_s * self.streams * 1000:.1f} ms, of which "
+                    f"{step_ms:g} ms may be the verify step alone")
             elif implied > length:
                 text += (f". If {step_ms:g} ms is right, {length:g} tokens a cycle give "
                          f"{length / step_ms * 1000:.1f} tok/s a stream")

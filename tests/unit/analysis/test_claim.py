@@ -56,3 +56,31 @@ def test_streams_share_the_rate() -> None:
 def test_what_is_no_figure_is_refused(figures: dict) -> None:
     with pytest.raises(PlumblineError):
         claim.check(**figures)
+
+
+def test_the_reading_with_the_bonus_token_says_what_the_cycle_would_be() -> None:
+    (said,) = contradictions(tok_s=60, step_ms=30.6, accept_length=1.17, steps=3)
+    assert "1.17 + 1 = 2.17 tokens a cycle is near" in said
+    assert "a cycle would then take 36.2 ms, of which 30.6 ms may be the verify step alone" in said
+
+
+def test_what_a_person_typed_becomes_figures() -> None:
+    assert claim.figures({"tok_s": "60", "steps": "3", "step_ms": None, "accept_length": ""}) == {"tok_s": 60.0, "steps": 3}
+
+
+@pytest.mark.parametrize(("given", "words"), [
+    ({"tok_s": "12ms"}, "-e tok_s=12ms"), ({"steps": "2.5"}, "a whole number above 0"),
+    ({"step_ms": "-3"}, "a number above 0"), ({"accept_length": "nan"}, "-e accept_length=nan"),
+    ({"tok_s": True}, "-e tok_s=True"),
+])
+def test_what_is_no_number_is_refused_in_the_users_words(given: dict, words: str) -> None:
+    with pytest.raises(PlumblineError, match=words):
+        claim.figures(given)
+
+
+def test_the_text_has_contradictions_first() -> None:
+    figures = {"tok_s": 60.0, "step_ms": 30.6, "accept_length": 1.17, "baseline_tok_s": 82.2}
+    lines = claim.text(figures, claim.check(**figures)).splitlines()
+    assert lines[0].startswith("these figures cannot all be true: tok_s 60, step_ms 30.6")
+    assert [line[:4] for line in lines[1:]] == ["  x ", "  - "]
+    assert claim.text({"steps": 3}, claim.check(steps=3)).startswith("these figures can all be true: steps 3\n  - nothing")
