@@ -258,7 +258,7 @@ def evidence(theta: Array, n: Array, w: Array, rss: Array, df: Array, rss_own: A
     at = theta[:, None]
     up = (post * special.stdtr(big_n, (at - high) / se)).sum(1)
     down = (post * special.stdtr(big_n, (low - at) / se)).sum(1)
-    p = np.minimum(1.0, 2 * (post * special.stdtr(big_n, -np.abs(at) / se)).sum(1))
+    p = np.minimum(1.0, weigh.ONE_LOOK_FACTOR * 2 * (post * special.stdtr(big_n, -np.abs(at) / se)).sum(1))
     return one / np.exp(zero - base).sum(1), p, up, down
 
 
