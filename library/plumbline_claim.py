@@ -7,8 +7,9 @@ module: plumbline_claim
 short_description: Say which of the figures that somebody reports cannot all be true
 version_added: "0.1.0"
 description:
-  - Checks reported figures against the identities that hold for any server. tok/s = streams x accept length / step time; speed-up = accept
-    length / (step time / baseline step time); an accept length is at least 1 and at most steps + 1.
+  - Checks reported figures against the identities that hold for any server. tok/s = streams x accept length / step
+    time; speed-up = accept length / (step time / baseline step time); an accept length is at least 1 and at most
+    steps + 1.
   - Prints the findings. An accept length that was read without its bonus token is recognised.
   - What is not known is left out; at least one figure is needed.
 author: Plumbline contributors (@plumbline)
@@ -74,7 +75,10 @@ findings:
   returned: success
   type: list
   elements: dict
-  sample: [{kind: contradiction, figures: [tok_s, step_ms, accept_length], says: "60 tok/s at 30.6 ms a cycle means 1.84 tokens a cycle, not 1.17"}]
+  sample:
+    - kind: contradiction
+      figures: [tok_s, step_ms, accept_length]
+      says: 60 tok/s at 30.6 ms a cycle means 1.84 tokens a cycle, not 1.17
 implied:
   description: Figures that follow from those given.
   returned: success

@@ -65,7 +65,8 @@ def test_the_reading_with_the_bonus_token_says_what_the_cycle_would_be() -> None
 
 
 def test_what_a_person_typed_becomes_figures() -> None:
-    assert claim.figures({"tok_s": "60", "steps": "3", "step_ms": None, "accept_length": ""}) == {"tok_s": 60.0, "steps": 3}
+    typed = {"tok_s": "60", "steps": "3", "step_ms": None, "accept_length": ""}
+    assert claim.figures(typed) == {"tok_s": 60.0, "steps": 3}
 
 
 @pytest.mark.parametrize(("given", "words"), [
@@ -83,4 +84,5 @@ def test_the_text_has_contradictions_first() -> None:
     lines = claim.text(figures, claim.check(**figures)).splitlines()
     assert lines[0].startswith("these figures cannot all be true: tok_s 60, step_ms 30.6")
     assert [line[:4] for line in lines[1:]] == ["  x ", "  - "]
-    assert claim.text({"steps": 3}, claim.check(steps=3)).startswith("these figures can all be true: steps 3\n  - nothing")
+    alone = claim.text({"steps": 3}, claim.check(steps=3))
+    assert alone.startswith("these figures can all be true: steps 3\n  - nothing")
