@@ -27,11 +27,15 @@ def file_digest(path: Union[str, Path]) -> str:
 
 
 def tree_digest(root: Union[str, Path], skip: tuple = ("__pycache__", ".git", "build", "dist")) -> str:
-    """Hex SHA-256 over the relative paths and bytes of all files below ``root`` (folders named in ``skip`` and *.pyc and *.egg-info left out)."""
+    """Hex SHA-256 over the relative paths and bytes of all files below ``root``.
+
+    Folders named in ``skip``, byte code and *.egg-info are left out.
+    """
     root = Path(root)
     items = {}
     for path in sorted(root.rglob("*")):
         relative = path.relative_to(root)
-        if path.is_file() and path.suffix != ".pyc" and not any(p in skip or p.endswith(".egg-info") for p in relative.parts):
+        left_out = any(part in skip or part.endswith(".egg-info") for part in relative.parts)
+        if path.is_file() and path.suffix != ".pyc" and not left_out:
             items[relative.as_posix()] = file_digest(path)
     return digest(items)

@@ -12,7 +12,8 @@ class PlumblineError(Exception):
     ``allowed`` may be empty where there is no finite set to show.
     """
 
-    def __init__(self, what: str, where: str = "", found: object = None, allowed: object = None, remedy: str = "") -> None:
+    def __init__(self, what: str, where: str = "", found: object = None, allowed: object = None,
+                 remedy: str = "") -> None:
         self.what, self.where, self.found, self.allowed, self.remedy = what, where, found, allowed, remedy
         super().__init__(str(self))
 
@@ -30,7 +31,8 @@ class PlumblineError(Exception):
 
     def as_dict(self) -> dict:
         """The parts, for a module's result."""
-        return {"what": self.what, "where": self.where, "found": self.found, "allowed": self.allowed, "remedy": self.remedy}
+        return {"what": self.what, "where": self.where, "found": self.found, "allowed": self.allowed,
+                "remedy": self.remedy}
 
 
 def nearest(name: str, allowed: Iterable[str]) -> Optional[str]:

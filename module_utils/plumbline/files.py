@@ -12,7 +12,7 @@ PathLike = Union[str, Path]
 
 
 def write_atomic(path: PathLike, data: Union[str, bytes], mode: int = 0o644) -> None:
-    """Replace ``path`` by ``data`` such that a reader, or a machine that loses power, sees the old or the new file whole."""
+    """Replace ``path`` by ``data``: a reader, or a machine that loses power, sees the old or the new file whole."""
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     fd, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
@@ -34,7 +34,10 @@ def write_json(path: PathLike, value: Any, mode: int = 0o644) -> None:
 
 
 def append_line(path: PathLike, value: Any) -> None:
-    """Append one JSON object as a line, under an exclusive lock and with fsync. A torn last line of a crashed writer is closed first."""
+    """Append one JSON object as a line, under an exclusive lock and with fsync.
+
+    A torn last line of a crashed writer is closed first.
+    """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     line = json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode() + b"\n"
@@ -51,7 +54,7 @@ def append_line(path: PathLike, value: Any) -> None:
 
 
 def read_lines(path: PathLike) -> list:
-    """All whole JSON lines of a file, in order; [] if there is no file. A torn line (a writer was killed) is left out."""
+    """All whole JSON lines of a file, in order; [] if there is no file. A torn line is left out."""
     path = Path(path)
     if not path.exists():
         return []

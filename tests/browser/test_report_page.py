@@ -9,10 +9,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from plumbline.analysis.report import html, tabular, text
 from selenium import webdriver
 from selenium.webdriver.common.by import By
-
-from plumbline.analysis.report import html, tabular, text
 
 PAGE = Path(__file__).parents[2] / "docs" / "records.md"
 SHOTS = Path(os.environ.get("PLUMBLINE_SCREENSHOTS", ""))
@@ -35,14 +34,16 @@ def verdict() -> dict:
     document["comparisons"] = [
         {**first, "workload": w, "verdict": v, "ratio": r, "ci": ci, "accept_length": a, "break_even_accept_length": b}
         for w, v, r, ci, a, b in (
-            ("one-stream", "faster", 1.86, [1.8, 1.93], 2.84, 1.53), ("sixteen-streams", "slower", 0.72, [0.69, 0.75], 2.8, 3.9),
-            ("four-streams", "same", 1.004, [0.99, 1.015], 2.8, 2.79), ("long-prompt", "inconclusive", 1.05, [0.9, 1.2], 2.8, 2.66),
+            ("one-stream", "faster", 1.86, [1.8, 1.93], 2.84, 1.53),
+            ("sixteen-streams", "slower", 0.72, [0.69, 0.75], 2.8, 3.9),
+            ("four-streams", "same", 1.004, [0.99, 1.015], 2.8, 2.79),
+            ("long-prompt", "inconclusive", 1.05, [0.9, 1.2], 2.8, 2.66),
             ("other", "not_comparable", None, None, None, None))]
     return document
 
 
 @pytest.fixture(scope="module")
-def measurements(verdict: dict) -> list[dict]:
+def measurements() -> list[dict]:
     record = example("measurement")
     flagged = {**record, "flags": [{"name": "throttled", "detail": "GPU 3: 2.1 s in the window", "invalidates": True}]}
     failed = {**record, "status": "failed", "failure": {"class": "cuda_oom", "detail": "CUDA out of memory"},
@@ -51,14 +52,15 @@ def measurements(verdict: dict) -> list[dict]:
 
 
 @pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory, verdict: dict, measurements: list[dict]) -> Iterator[webdriver.Chrome]:
+def browser(tmp_path_factory: pytest.TempPathFactory, verdict: dict,
+            measurements: list[dict]) -> Iterator[webdriver.Chrome]:
     folder = tmp_path_factory.mktemp("report")
     page = folder / "report.html"
     page.write_text(html.render(verdict, measurements, compares=[], proofs={}))
     options = webdriver.ChromeOptions()
     options.binary_location = shutil.which("chromium")
-    for flag in ("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--window-size=1100,2400",
-                 "--disable-background-networking", "--disable-component-update", "--disable-sync",
+    for flag in ("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
+                 "--window-size=1100,2400", "--disable-background-networking", "--disable-component-update", "--disable-sync",
                  f"--user-data-dir={folder / 'profile'}"):
         options.add_argument(flag)
     options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
@@ -70,7 +72,7 @@ def browser(tmp_path_factory: pytest.TempPathFactory, verdict: dict, measurement
         driver.quit()
 
 
-def test_each_comparison_is_a_row_with_its_verdict(browser: webdriver.Chrome, verdict: dict):
+def test_each_comparison_is_a_row_with_its_verdict(browser: webdriver.Chrome):
     rows = browser.find_elements(By.CSS_SELECTOR, "#comparisons + .scroll tbody tr")
     assert len(rows) == 5
     shown = [r.find_element(By.CSS_SELECTOR, ".verdict").text for r in rows]

@@ -46,8 +46,8 @@ def arms(experiment: dict, books: dict[str, dict], host: dict, *, builds: dict[s
     """The experiment's arms on this host, each with `args` complete (paths included) and `argv`.
 
     ``host``: {name, target, drafts, server_args, address, port, nccl_profile, build, environment}; ``builds``:
-    {version, options} by name (`known_build`, `locked_build`); ``model_paths``: folder on the host by name; ``model_configs``:
-    config.json by name, as far as it can be read. Raises one PlumblineError that lists every fault.
+    {version, options} by name (`known_build`, `locked_build`); ``model_paths``: folder on the host by name;
+    ``model_configs``: config.json by name, as far as it can be read. Raises one PlumblineError that lists every fault.
     """
     workloads = [_entry("workload", w, books["workloads"]) for w in experiment["workloads"]]
     check_workloads(workloads)
@@ -109,8 +109,8 @@ def check_workloads(entries: list[dict], project: Optional[Path] = None) -> None
         end = None if workload.take is None else workload.skip + workload.take
         for prompt in prompts[workload.skip:end]:
             if users.setdefault(prompt.id, entry["name"]) != entry["name"]:
-                raise PlumblineError(f"workloads {users[prompt.id]} and {entry['name']} share a prompt", where, prompt.id,
-                                     "prompts of different workloads are disjoint, since caches would remember them",
+                raise PlumblineError(f"workloads {users[prompt.id]} and {entry['name']} share a prompt", where,
+                                     prompt.id, "prompts of one workload alone, since caches remember them",
                                      "give them other slices (prompts.skip and prompts.take)")
 
 

@@ -8,7 +8,8 @@ from html import escape
 from .text import ratio
 
 WIDTH = 880
-VERDICT_CLASS = {"faster": "faster", "slower": "slower", "same": "same", "inconclusive": "open", "not_comparable": "void"}
+VERDICT_CLASS = {"faster": "faster", "slower": "slower", "same": "same", "inconclusive": "open",
+                 "not_comparable": "void"}
 SHAPES = ("circle", "square", "diamond", "triangle")
 
 
@@ -66,7 +67,7 @@ def _marker(shape: str, x: float, y: float, kind: str) -> str:
 
 
 def breakeven(comparisons: list[dict]) -> str:
-    """Accept length (tokens a cycle) against what a cycle costs (in decode steps of the baseline), one shape a workload.
+    """Accept length (tokens a cycle) against what a cycle costs (decode steps of the baseline), one shape a workload.
 
     On the line a candidate is as fast as its baseline: the speed-up is y / x.
     """

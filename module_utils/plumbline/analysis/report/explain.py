@@ -4,12 +4,12 @@ from __future__ import annotations
 MEANINGS = {
     "throttled": "the GPU's clock event counters moved during the window: it was held back by heat or power, so the "
                  "figure is of a slower machine. Look at cooling and the power cap, then measure again.",
-    "pcie_narrow": "a GPU's PCIe link ran narrower or slower under load than it can. Reseat the card or check the slot.",
+    "pcie_narrow": "a GPU's PCIe link ran narrower or slower under load than it can. Reseat the card, check the slot.",
     "graph_off": "part of the decode steps ran without a CUDA graph, which costs much more than the kernels do.",
     "cached_tokens": "part of the prompts came from the prefix cache, so TTFT is too good.",
-    "repeated_prompts": "the same prompt was sent more than once in a window; caches and n-gram drafters profit from it.",
+    "repeated_prompts": "the same prompt was sent more than once; caches and n-gram drafters profit from it.",
     "foreign_load": "another process used the machine during the window.",
-    "accept_length_one": "speculation accepts next to nothing: the draft does not match the target. SGLang does not warn.",
+    "accept_length_one": "speculation accepts next to nothing: the draft does not match. SGLang does not warn.",
     "queueing": "requests waited for a place in the batch, so the concurrency asked for was not reached.",
     "retracted": "the server took requests out of the batch for want of KV memory and ran part of them twice.",
     "errors": "some requests failed.",

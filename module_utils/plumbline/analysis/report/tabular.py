@@ -6,8 +6,8 @@ import io
 
 IDENTITY = ("id", "run", "experiment", "engine", "host", "boot", "block", "position", "role", "arm", "variant",
             "nccl_profile", "build", "workload", "repeat", "started_at", "duration_s", "status")
-METRICS = ("output_tok_s", "decode_tok_s", "step_ms", "accept_length", "verify_ms", "draft_ms", "graph_share", "requests",
-           "completion_tokens", "errors")
+METRICS = ("output_tok_s", "decode_tok_s", "step_ms", "accept_length", "verify_ms", "draft_ms", "graph_share",
+           "requests", "completion_tokens", "errors")
 SPREADS = ("ttft_ms", "itl_ms")
 POINTS = ("mean", "p50", "p90", "p99")
 
