@@ -60,8 +60,8 @@ def browser(tmp_path_factory: pytest.TempPathFactory, verdict: dict,
     options = webdriver.ChromeOptions()
     options.binary_location = shutil.which("chromium")
     for flag in ("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
-                 "--window-size=1100,2400", "--disable-background-networking", "--disable-component-update", "--disable-sync",
-                 f"--user-data-dir={folder / 'profile'}"):
+                 "--window-size=1100,2400", "--disable-background-networking", "--disable-component-update",
+                 "--disable-sync", f"--user-data-dir={folder / 'profile'}"):
         options.add_argument(flag)
     options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
     driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(shutil.which("chromedriver")))

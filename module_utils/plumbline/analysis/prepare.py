@@ -52,7 +52,10 @@ def arms(experiment: dict, books: dict[str, dict], host: dict, *, builds: dict[s
     workloads = [_entry("workload", w, books["workloads"]) for w in experiment["workloads"]]
     check_workloads(workloads)
     out: list[dict] = []
-    faults: list[PlumblineError] = []
+    faults = arguments.check_reserved(host["server_args"], f"sglang_server_args of {host['name']}")
+    for name in {v.split("[", 1)[0] for v in _variants(experiment)} & set(books["variants"]):
+        faults += arguments.check_reserved((books["variants"][name] or {}).get("args") or {},
+                                           f"plumbline_variants.{name}.args")
     target = host["target"]
     for arm in experiments.arms(experiment, {**books, "builds": builds}, host):
         where = f"experiment {experiment['name']}, arm {arm['name']}, host {host['name']}"
@@ -79,6 +82,10 @@ def arms(experiment: dict, books: dict[str, dict], host: dict, *, builds: dict[s
     if texts:
         raise PlumblineError("\n".join(texts))
     return out
+
+
+def _variants(experiment: dict) -> list[str]:
+    return [experiment["reference"]["variant"], *experiment["axes"].get("variant", [])]
 
 
 def _entry(kind: str, name: str, book: dict) -> dict[str, Any]:
