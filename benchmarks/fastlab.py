@@ -215,7 +215,8 @@ def look(refs: _Boots, own: _Boots, d: Draw, rule: Rule, left_out: Array,
     stands = enough & ((e >= early / rule.alpha) if rule.sequential else (p <= rule.alpha))
     high, low = math.log1p(rule.margin), math.log1p(-rule.margin)
     verdict = np.full(n, 9)
-    verdict[enough & (np.maximum(up, down) <= decide.SAME_LEVEL)] = 0
+    same = np.where(m <= decide.EARLY_BOOTS, decide.EARLY_SAME_LEVEL, decide.SAME_LEVEL)
+    verdict[enough & (np.maximum(up, down) <= same)] = 0
     verdict[stands & (theta > high)] = 1
     verdict[stands & (theta < low)] = -1
     return verdict, theta

@@ -20,8 +20,8 @@ from . import stats
 from .comparable import Boot
 from .weigh import FLOOR_SD, Evidence, Scale, history_df
 
-# Each of the two one-sided tests of `same`.
-SAME_LEVEL = 0.02
+# Each of the two one-sided tests of `same`; the second for an early look (EARLY_BOOTS or fewer).
+SAME_LEVEL, EARLY_SAME_LEVEL = 0.02, 0.01
 # Evidence wanted from three boots or fewer, in units of 1/alpha, unless history knows both arms and both are about as
 # noisy: scales are then guesses.
 EARLY_BOOTS, EARLY_FACTOR, EARLY_RATIO = 3, 5.0, 1.6
@@ -279,9 +279,13 @@ def verdict(one: Look, stands: bool, margin: float) -> str:
         return "faster"
     if stands and one.theta < low:
         return "slower"
-    if low < one.theta < high and max(one.evidence.tails(low, high)) <= SAME_LEVEL:
+    if low < one.theta < high and max(one.evidence.tails(low, high)) <= _same_level(len(one.candidate_boots)):
         return "same"
     return "inconclusive"
+
+
+def _same_level(boots: int) -> float:
+    return EARLY_SAME_LEVEL if boots <= EARLY_BOOTS else SAME_LEVEL
 
 
 def more_boots(one: Look, margin: float, alpha: float, family: int = 1, most: int = 100) -> Optional[int]:
@@ -303,7 +307,7 @@ def more_boots(one: Look, margin: float, alpha: float, family: int = 1, most: in
         if not low < one.theta < high:
             wanted = _early(total, then.ref_scale, then.own_scale) / level
             return then.e_value() >= wanted if one.sequential else then.p_value() <= level
-        return max(then.tails(low, high)) <= SAME_LEVEL
+        return max(then.tails(low, high)) <= _same_level(total)
 
     first = max(n + 1, least)
     if not decided(n + most):

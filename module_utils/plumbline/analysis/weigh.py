@@ -150,7 +150,8 @@ class Evidence:
             log_e = self._log_e
             return _crossing(lambda x: log_e(x) + math.log(alpha), self._start())
         beyond = self._tail
-        return _crossing(lambda x: math.log(alpha) - math.log(max(ONE_LOOK_FACTOR * 2.0 * beyond(x), 1e-300)), self._start())
+        return _crossing(lambda x: math.log(alpha) - math.log(max(ONE_LOOK_FACTOR * 2.0 * beyond(x), 1e-300)),
+                         self._start())
 
     def _start(self) -> float:
         return 4.0 * math.sqrt(self.own_sd ** 2 / self.boots + self.ref_sd ** 2 * self.weight)
