@@ -34,12 +34,13 @@ def judge(results: Results, store: ExperimentResults, run: str = "", margin: Opt
     experiment = dict(store.experiment_of(run))
     for name, value in (("margin", margin), ("confidence", confidence)):
         if value is not None:
-            experiment[name] = _fraction(name, value)
+            experiment[name] = fraction(name, value)
     return verdict.build(experiment, run, store.plan(), store.measurements(), results.all_baselines(),
                          results.states(), differences)
 
 
-def _fraction(name: str, value: Any) -> float:
+def fraction(name: str, value: Any) -> float:
+    """``value`` as a number between 0 and 1, or PlumblineError naming ``-e name``."""
     try:
         number = float(value)
     except ValueError:
