@@ -31,17 +31,19 @@ options:
         type: str
         default: "0644"
   sysctls:
-    description: Values by name. A dash before the name leaves it out on kernels that do not have it.
+    description:
+      - Values by name. A dash before the name leaves it out on kernels that do not have it.
+      - Left out, I(sysctl_file) is left alone; empty, it is removed.
     type: dict
-    default: {}
   sysctl_file:
     description: Where the sysctls are kept.
     type: path
     default: /etc/sysctl.d/90-plumbline.conf
   sysfs:
-    description: Values by path or pattern below /sys. A pattern that fits nothing asks for nothing.
+    description:
+      - Values by path or pattern below /sys. A pattern that fits nothing asks for nothing.
+      - Left out, I(tmpfiles_file) is left alone; empty, it is removed.
     type: dict
-    default: {}
   tmpfiles_file:
     description: Where values below /sys are kept (systemd-tmpfiles writes them at each boot).
     type: path
@@ -76,6 +78,11 @@ changed_files:
   returned: success
   type: list
   elements: str
+created:
+  description: Those of them that were not there.
+  returned: success
+  type: list
+  elements: str
 values:
   description: Values that were not in force, each with C(name), C(was) and C(now).
   returned: success
@@ -101,23 +108,23 @@ def main() -> None:
                     "mode": {"type": "str", "default": "0644"},
                 },
             },
-            "sysctls": {"type": "dict", "default": {}},
+            "sysctls": {"type": "dict"},
             "sysctl_file": {"type": "path", "default": "/etc/sysctl.d/90-plumbline.conf"},
-            "sysfs": {"type": "dict", "default": {}},
+            "sysfs": {"type": "dict"},
             "tmpfiles_file": {"type": "path", "default": "/etc/tmpfiles.d/plumbline.conf"},
         },
         supports_check_mode=True,
     )
     p = module.params
-    files = [
-        *p["files"],
-        {"path": p["sysctl_file"], "content": settings.sysctl_text(p["sysctls"]) if p["sysctls"] else None},
-        {"path": p["tmpfiles_file"], "content": settings.tmpfiles_text(p["sysfs"]) if p["sysfs"] else None},
-    ]
+    files = list(p["files"])
+    if p["sysctls"] is not None:
+        files.append({"path": p["sysctl_file"], "content": settings.sysctl_text(p["sysctls"]) if p["sysctls"] else None})
+    if p["sysfs"] is not None:
+        files.append({"path": p["tmpfiles_file"], "content": settings.tmpfiles_text(p["sysfs"]) if p["sysfs"] else None})
     try:
         differences = {
             "files": settings.file_differences(files),
-            "values": [*settings.sysctl_differences(p["sysctls"]), *settings.sysfs_differences(p["sysfs"])],
+            "values": [*settings.sysctl_differences(p["sysctls"] or {}), *settings.sysfs_differences(p["sysfs"] or {})],
         }
         if not module.check_mode:
             settings.apply(differences)
@@ -134,6 +141,7 @@ def main() -> None:
         changed=bool(diff),
         diff=diff,
         changed_files=[e["path"] for e in differences["files"]],
+        created=[e["path"] for e in differences["files"] if e["was"] is None],
         values=[{k: e[k] for k in ("name", "was", "now")} for e in differences["values"]],
     )
 

@@ -103,7 +103,8 @@ facts:
   type: dict
   sample:
     {kind: bare, container: "", distribution: debian12, kernel: 6.1.0-40-amd64, next_kernel: 6.1.0-41-amd64,
-     gpus: 8, has_driver: true, driver: {version: 580.105.08, flavour: open}, user_space: 580.105.08, secure_boot: false, smi_why: ""}
+     command_line: [quiet, iommu=pt], gpus: 8, has_driver: true, driver: {version: 580.105.08, flavour: open}, 
+     user_space: 580.105.08, secure_boot: false, smi_why: ""}
 findings:
   description:
     - Each with C(check), C(level), C(what), C(found), C(expected) and C(remedy).

@@ -26,6 +26,7 @@ class Facts:
     distribution: str
     kernel: str
     next_kernel: str
+    command_line: List[str]
     gpus: int
     has_driver: bool
     driver: Dict[str, Optional[str]]
@@ -72,6 +73,7 @@ def facts_of(context: Context) -> Facts:
         distribution=distribution_name(release.get("ID", ""), release.get("VERSION_ID", "")),
         kernel=kernel,
         next_kernel=next_kernel(context, kernel),
+        command_line=context.text("/proc/cmdline").split(),
         gpus=len(gpus(context)),
         has_driver=has_driver(context),
         driver=loaded_module(context.text("/proc/driver/nvidia/version")),

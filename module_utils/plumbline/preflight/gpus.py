@@ -39,7 +39,7 @@ def count_and_settings(_context: Context, expected: Mapping[str, Any], facts: Fa
             "all GPUs are there",
             len(seen),
             wanted,
-            "`sudo dmesg | grep -i 'fallen off the bus\\|Xid'`, then cut the power: a warm reboot may not bring it back",
+            "`sudo dmesg | grep -i 'fallen off the bus\\|Xid'`, then cut the power: a reboot may not bring it back",
         )
     off = [g["index"] for g in seen if g["persistence"] is False]
     out += finding(
