@@ -42,7 +42,7 @@ stop: venv  ## stop whatever Plumbline runs on this machine
 	$(PLAYBOOK) playbooks/stop.yml $(ARGS)
 
 test: dev  ## tests that need no root: unit, simulator, browser, one real engine boot
-	$(BIN)/python -m pytest -m "not hosts" $(ARGS)
+	$(BIN)/python -m pytest -m "not hosts" -n 3 --dist loadfile $(ARGS)
 
 test-hosts: dev  ## Molecule scenarios and tests on disposable hosts (root, Debian-like)
 	$(BIN)/python -m pytest -m hosts $(ARGS)

@@ -5,6 +5,7 @@ import os
 import shutil
 import signal
 import sys
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,10 +19,11 @@ QUICK = ROOT / "tests" / "scenario" / "physics" / "quick.yml"
 class Lab:
     """Simulated hosts below a folder of the test's own, and the results of what is run on them."""
 
-    def __init__(self, folder: Path, hosts: str = "sim-1", physics: Path = QUICK, first_port: int = 31700) -> None:
+    def __init__(self, folder: Path, hosts: str = "sim-1", physics: Path = QUICK, first_port: int = 0) -> None:
         self.folder, self.hosts, self.physics = folder, hosts, physics
         self.results = folder / "results"
-        self.first_port = first_port
+        # Test files run side by side, each with a range of its own below those that the kernel gives to clients.
+        self.first_port = first_port or 20000 + zlib.crc32(str(folder).encode()) % 1000 * 10
         self.events: list[dict] = []
 
     def run(self, playbook: str, on_event: Callable[[dict], Any] | None = None,
