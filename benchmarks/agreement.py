@@ -269,9 +269,12 @@ def lines(window: str, streams: int) -> Figures:
     }
 
 
-def compare(options: argparse.Namespace, root: Path, name: str, draft: Optional[Path]) -> List[Dict[str, Any]]:
-    """Both clients in turns on one boot: [{arm, streams, client, round, figures, lines}]."""
-    server, found = Server(root, options.engine, options.target, draft), []
+def compare(
+    options: argparse.Namespace, root: Path, name: str, draft: Optional[Path], found: List[Dict[str, Any]]
+) -> None:
+    """Both clients in turns on one boot; adds {arm, streams, client, round, figures, lines} for each run to
+    ``found``."""
+    server = Server(root, options.engine, options.target, draft)
     try:
         server.ready()
         for streams in [int(n) for n in options.streams.split(",")]:
@@ -298,6 +301,8 @@ def compare(options: argparse.Namespace, root: Path, name: str, draft: Optional[
                             "lines": own,
                         }
                     )
+                    if options.json:
+                        options.json.write_text(json.dumps(found, indent=1))
                     print(
                         f"{name}, {streams} streams, round {turn + 1}: {client} {figures['decode_tok_s']:.2f} tok/s",
                         file=sys.stderr,
@@ -305,7 +310,6 @@ def compare(options: argparse.Namespace, root: Path, name: str, draft: Optional[
                     )
     finally:
         server.stop()
-    return found
 
 
 def median(found: List[Dict[str, Any]], part: str, key: str) -> Optional[float]:
@@ -364,19 +368,27 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
+    # Ended from outside, it ends its server too.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     load = os.getloadavg()[0]
-    with tempfile.TemporaryDirectory() as folder:
-        found = compare(options, Path(folder), "baseline", None)
-        if options.draft:
-            found += compare(options, Path(folder), "eagle3-3step", options.draft)
+    found: List[Dict[str, Any]] = []
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            compare(options, Path(folder), "baseline", None, found)
+            if options.draft:
+                compare(options, Path(folder), "eagle3-3step", options.draft, found)
+    finally:
+        report(options, found, load)
+    return 0
+
+
+def report(options: argparse.Namespace, found: List[Dict[str, Any]], load: float) -> None:
+    """What there is, also if the benchmark was cut short."""
     print(
         f"SGLang on the CPU, {TOKENS} tokens a request, both clients in turns on one boot of each arm, medians of "
         f"{options.rounds} rounds; load average before {load:.1f}, {os.cpu_count()} CPUs.\n"
     )
     print(table(found))
-    if options.json:
-        options.json.write_text(json.dumps(found, indent=1))
-    return 0
 
 
 if __name__ == "__main__":

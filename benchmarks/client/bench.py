@@ -18,6 +18,7 @@ import argparse
 import json
 import os
 import resource
+import signal
 import statistics
 import subprocess
 import sys
@@ -260,6 +261,7 @@ def main() -> int:
     parser.add_argument("--repeats", type=int, default=2)
     parser.add_argument("--json", type=Path, help="write the figures there as well")
     options = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # ended from outside, it ends its servers too
     streams = [int(n) for n in options.streams.split(",")]
     # The stand-in and 64 streams need more open files than some shells allow.
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
