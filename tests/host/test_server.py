@@ -30,7 +30,8 @@ def test_build_is_the_locks(host: Any, expected: dict[str, Any]) -> None:
 def test_build_has_its_distributions(host: Any, expected: dict[str, Any]) -> None:
     """As the build's own Python sees them, not as the manifest says."""
     build = expected["build"]
-    program = "import json; from importlib import metadata as m; print(json.dumps({d.metadata['Name']: d.version for d in m.distributions()}))"
+    names = "{d.metadata['Name']: d.version for d in m.distributions()}"
+    program = f"import json; from importlib import metadata as m; print(json.dumps({names}))"
     found = json.loads(host.check_output("%s -I -c %s", f"{build['dir']}/venv/bin/python", program))
     installed = {re.sub(r"[-_.]+", "-", name).lower(): version for name, version in found.items()}
     wanted = {
@@ -97,7 +98,7 @@ def test_unit_is_confined(host: Any, expected: dict[str, Any]) -> None:
 
 
 @pytest.mark.remedy(
-    "put it into sglang_server_unit_secrets, or name the argument so that it is seen to be a secret; then playbooks/site.yml"
+    "put it into sglang_server_unit_secrets, under a name that says it is a secret; then playbooks/site.yml"
 )
 def test_no_secret_is_readable(host: Any, expected: dict[str, Any]) -> None:
     from plumbline.state.redact import redact_argv, secret_name
