@@ -173,7 +173,7 @@ class _Making:
         self.work.mkdir(parents=True)
         self.took: Dict[str, float] = {}
         self.step: Dict[str, Any] = {
-            "env": pip.environment(self.work, pip_environment),
+            "env": pip.environment(pip_environment),
             "log": self.log,
             "keep_open": keep_open,
             "cwd": self.work,
@@ -226,6 +226,7 @@ class _Making:
             self.run(
                 [str(self.python), "-I", "-m", "pip", "install", *options, link],
                 f"installing {entry['name']} from commit {entry['commit'][:12]} of {entry['url']}",
+                extra={"TMPDIR": str(self.work)},
             )
             got = installed.commit_of(site_packages(self.build), entry["name"])
             if got != entry["commit"]:
@@ -259,6 +260,16 @@ class _Making:
                 "only what is listed under overrides with its reason",
                 "correct the versions, or declare the override",
             )
+
+    def compile(self) -> None:
+        site = site_packages(self.build)
+        jobs = str(len(os.sched_getaffinity(0)))
+        # Status 1: some packages ship sources for other Pythons, which do not compile here and are never imported.
+        said = self.run(
+            [str(self.python), "-I", "-m", "compileall", "-q", "-j", jobs, str(site)], "compiling", allowed=1
+        )
+        if "Traceback (most recent call last)" in said or not (site / "sglang" / "__pycache__").is_dir():
+            raise PlumblineError("compiling ended before its end", str(site), said.strip()[-300:], None, str(self.log))
 
     def options(self) -> Dict[str, Any]:
         answer = self.work / "options.json"
@@ -345,18 +356,13 @@ def _steps(
         m.from_git()
     patches = m.patch(staged / "patches")
     m.check_requirements()
-    with m.timed("compile"):
-        # Status 1: some packages ship sources for other Pythons, which do not compile here and are never imported.
-        m.run(
-            [str(m.python), "-I", "-m", "compileall", "-q", "-j", str(len(os.sched_getaffinity(0))), str(site)],
-            "compiling",
-            allowed=1,
-        )
-    with m.timed("options"):
-        asked = m.options()
     found = {installed.normal_name(d.metadata["Name"]): d.version for d in distributions(path=[str(site)])}
     if "sglang" not in found:
         raise PlumblineError("the lock installs no distribution sglang", m.where, ", ".join(sorted(found)))
+    with m.timed("compile"):
+        m.compile()
+    with m.timed("options"):
+        asked = m.options()
     return {
         "schema": manifest.SCHEMA,
         "digest": m.build.name,

@@ -35,7 +35,7 @@ def _die_with_parent() -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
-def environment(temporary: Path, extra: Optional[Dict[str, str]] = None) -> Dict[str, str]:
+def environment(extra: Optional[Dict[str, str]] = None) -> Dict[str, str]:
     """The environment of a build step: the host's pip configuration stays in force, its Python settings do not."""
     env = {k: v for k, v in os.environ.items() if k not in _FOREIGN}
     env.update(
@@ -44,7 +44,6 @@ def environment(temporary: Path, extra: Optional[Dict[str, str]] = None) -> Dict
         PIP_NO_COLOR="1",
         PYTHONNOUSERSITE="1",
         PIP_ROOT_USER_ACTION="ignore",
-        TMPDIR=str(temporary),
         LC_ALL="C.UTF-8",
         GIT_TERMINAL_PROMPT="0",
     )
@@ -174,8 +173,11 @@ def install(
     if not lines:
         return
     options = ["--no-index", "--find-links", str(folder)] if folder else []
+    # Wheels are unpacked on the file system of the build: /tmp may be small. Other steps make sockets there, for which
+    # this path is too long.
+    step = {**step, "env": {**step["env"], "TMPDIR": str(step["cwd"])}}
     if folder:
-        step = {**step, "env": offline(step["env"])}
+        step["env"] = offline(step["env"])
     file = Path(step["cwd"]) / "requirements.txt"
     file.write_text("\n".join(lines) + "\n")
     try:

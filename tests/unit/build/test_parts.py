@@ -184,7 +184,7 @@ def test_a_step_dies_with_the_build(tmp_path: Path) -> None:
         f"import sys; sys.path.insert(0, {str(PROJECT / 'module_utils')!r})\n"
         "from pathlib import Path\nfrom plumbline.build import pip\n"
         f"t = Path({str(tmp_path)!r})\nf = open(t / 'lock', 'w')\n"
-        "pip.run(['sh', '-c', 'echo $$ > pid; exec sleep 60'], pip.environment(t), t / 'log', f.fileno(), t)\n"
+        "pip.run(['sh', '-c', 'echo $$ > pid; exec sleep 60'], pip.environment(), t / 'log', f.fileno(), t)\n"
     )
     build = subprocess.Popen([sys.executable, "-c", script])
     pid = tmp_path / "pid"
