@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import ansible_runner
+import yaml
 
 ROOT = Path(__file__).parents[2]
 QUICK = ROOT / "tests" / "scenario" / "physics" / "quick.yml"
@@ -26,9 +27,12 @@ class Lab:
         self.first_port = first_port or 20000 + zlib.crc32(str(folder).encode()) % 1000 * 10
         self.events: list[dict] = []
 
-    def run(self, playbook: str, on_event: Callable[[dict], Any] | None = None,
+    def run(self, playbook: str, on_event: Callable[[dict], Any] | None = None, limit: str | None = "",
             **variables: Any) -> ansible_runner.Runner:
-        """Run a playbook on the lab's hosts; ``variables`` are extra variables. Returns ansible-runner's Runner."""
+        """Run a playbook on the lab's hosts; ``variables`` are extra variables. Returns ansible-runner's Runner.
+
+        ``limit``: other hosts than the lab's; None for a playbook that touches no host.
+        """
         private = self.folder / "runner"
         shutil.rmtree(private, ignore_errors=True)
         private.mkdir(parents=True)
@@ -42,7 +46,8 @@ class Lab:
 
         return ansible_runner.run(
             private_data_dir=str(private), playbook=str(ROOT / "playbooks" / f"{playbook}.yml"),
-            inventory=str(ROOT / "inventory" / "simulated"), limit=self.hosts, quiet=True, event_handler=handle,
+            inventory=str(ROOT / "inventory" / "simulated"), limit=self.hosts if limit == "" else limit,
+            quiet=True, event_handler=handle,
             envvars={"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
                      "ANSIBLE_CONFIG": str(ROOT / "ansible.cfg"), "LC_ALL": "C.UTF-8",
                      "ANSIBLE_CALLBACK_PLUGINS": str(ROOT / "callback_plugins")},
@@ -52,6 +57,30 @@ class Lab:
     def text(self) -> str:
         """Everything that the last run printed."""
         return "\n".join(e.get("stdout", "") for e in self.events)
+
+
+def experiment(name: str) -> str:
+    """The path of an experiment of the tests, as ``-e experiment=`` takes it."""
+    return str(ROOT / "tests" / "scenario" / "experiments" / f"{name}.yml")
+
+
+def physics(folder: Path, source: str, **changes: Any) -> Path:
+    """A physics file of the simulator with loads that pass ten times as fast; step times stay true.
+
+    ``source``: a name in ``simulator/physics``; ``changes``: top-level keys that are different.
+    """
+    document = yaml.safe_load((ROOT / "simulator" / "physics" / f"{source}.yml").read_text())
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{source}-{len(list(folder.iterdir()))}.yml"
+    path.write_text(yaml.safe_dump({**document, "time_scale": 600, **changes}))
+    return path
+
+
+def short_workload(requests: int = 8, output_tokens: int = 64) -> dict[str, dict]:
+    """``plumbline_workloads_lab`` with a one-stream workload that a few seconds are enough for."""
+    book = yaml.safe_load((ROOT / "group_vars" / "all" / "workloads.yml").read_text())["plumbline_workloads"]
+    own = {**book["one-stream"], "requests": requests, "output_tokens": output_tokens, "warmup_requests": 1}
+    return {"one-stream": {**own, "prompts": {**own["prompts"], "take": requests + 1}}}
 
 
 def kill_controller(event: dict) -> None:
