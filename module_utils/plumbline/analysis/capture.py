@@ -38,7 +38,7 @@ def find_build_lock(state: dict, folders: Iterable[Path], search: Iterable[Path]
             resolved = build_locks.resolve(lock, str(path), [path.parent, *map(Path, search)])
         except PlumblineError:
             continue  # another lock, maybe half-written by its author: not the one that is looked for
-        if lock_digest(resolved) == wanted:
+        if lock_digest(build_locks.without_sources(resolved)) == wanted:
             pinned = [{k: v for k, v in entry.items() if k != "source"} for entry in resolved["local"]]
             return {**lock, "local": pinned} if pinned else lock
     return None

@@ -18,8 +18,8 @@ from ..errors import PlumblineError
 from ..models.catalogue import select
 from ..state.compare import AS_RECORDED, compare
 from ..state.engine_args import _PLACE_VARIABLES, is_nccl, is_place
-from ..state.impact import role_for
-from ..state.values import is_absent
+from ..state.impact import classify, role_for
+from ..state.values import absent, is_absent
 from . import lock as locks
 from .build import locks as build_locks
 
@@ -84,16 +84,17 @@ def read(name: str, folders: Iterable[Path], search: Iterable[Path]) -> dict[str
     """
     path = locks.find(name, folders)
     lock = locks.read(path)
-    resolved = None
+    wanted = None
     if lock.get("build"):
         resolved = build_locks.resolve(lock["build"], f"{path}, key build", [path.parent, *map(Path, search)])
-    return {"lock": lock, "file": str(path.resolve()), "build_digest": lock_digest(resolved) if resolved else None}
+        wanted = lock_digest(build_locks.without_sources(resolved))
+    return {"lock": lock, "file": str(path.resolve()), "build_digest": wanted}
 
 
 def digest_of_build(name: str, folders: Iterable[Path], search: Iterable[Path]) -> Optional[str]:
     """The digest of the build lock that the inventory names; None if it cannot be read (then it is not this one)."""
     try:
-        return lock_digest(build_locks.load(name, folders, search)[0])
+        return lock_digest(build_locks.without_sources(build_locks.load(name, folders, search)[0]))
     except PlumblineError:
         return None
 
@@ -144,7 +145,7 @@ def plan(
     cannot: list[Difference] = []
     inventory: list[dict[str, Any]] = []
     inside = _kind(state) != "bare"
-    for d in found["differences"]:
+    for d in [*found["differences"], *_other_build(lock, state, host)]:
         step, why = _way(lock, d, host, inside)
         variable = _declared(d, lock, host)
         if variable:
@@ -344,12 +345,32 @@ def _package_way(d: Difference) -> tuple[Optional[str], str]:
 
 
 def _anew(state: Mapping[str, Any], items: list[Difference], host: Host) -> Optional[str]:
-    """The digest of the host's build if it is the locked one and must be made anew."""
+    """The digest of the host's build if it is the locked one, at its own place, and must be made anew."""
     here = (state["groups"].get("build") or {}).get("condition", {})
-    if items and host.build_digest and here.get("lock_digest") == host.build_digest:
-        found = here.get("digest")
-        return str(found) if isinstance(found, str) and re.fullmatch(r"[0-9a-f]{64}", found) else None
-    return None
+    found = here.get("digest")
+    # One that was set aside already is at another place: a killed rebuild left it there.
+    its_place = isinstance(found, str) and str(here.get("path", "")).endswith(f"/{found}")
+    anew = bool(items) and its_place and here.get("lock_digest") == host.build_digest
+    return str(found) if anew and host.build_digest else None
+
+
+def _other_build(lock: Mapping[str, Any], state: Mapping[str, Any], host: Host) -> list[Difference]:
+    """That the current build was made from another lock, for a lock written by hand: it names versions, and two locks
+    can name the same ones. A captured lock knows what the build held."""
+    made_from = (state["groups"].get("build") or {}).get("condition", {}).get("lock_digest")
+    if lock.get("captured") or not host.build_digest or made_from == host.build_digest:
+        return []
+    impact, remedy = classify("build", "lock_digest", host.build_digest, made_from)
+    return [
+        {
+            "group": "build",
+            "item": "lock_digest",
+            "was": host.build_digest,
+            "now": made_from if isinstance(made_from, str) else absent(),
+            "impact": impact,
+            "remedy": remedy,
+        }
+    ]
 
 
 # What the inventory declares.

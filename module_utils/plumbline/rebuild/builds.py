@@ -23,7 +23,7 @@ from ..files import append_line, read_lines
 
 ALTERED = ".altered"
 HISTORY = "history.jsonl"
-LOCK_WAIT_S = 60.0
+LOCK_WAIT_S = 1800.0  # what a killed maker started may still run
 
 
 def altered(root: Path, digest: str) -> Path:
