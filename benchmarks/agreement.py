@@ -2,7 +2,8 @@
 """Does the module measure what others measure? Against `sglang.bench_serving` and the server's own lines. Prints
 Markdown.
 
-    agreement.py --engine VENV --target DIR [--draft DIR] [--prompts FILE] [--streams 1,16] [--rounds 3] [--json FILE]
+    agreement.py --engine VENV --target DIR [--draft DIR] [--prompts FILE] [--streams 1,16] [--tokens 256] [--rounds
+    3] [--json FILE]
 
 One boot of the real CPU engine for each arm (the baseline; with ``--draft`` also EAGLE-3 with 3 steps). On it the
 module and bench_serving take turns with the same prompts, the same output length and the same number of streams. From
@@ -35,7 +36,6 @@ from plumbline.measure import checks, measurement
 from plumbline.server.supervisor import machine_id, process_start
 from plumbline.sglang import loglines
 
-TOKENS = 256
 ATTENTION = [
     "--attention-backend",
     "torch_native",
@@ -141,7 +141,9 @@ class Server:
         self.process.wait()
 
 
-def module(root: Path, server: Server, prompts: Path, streams: int, requests: int) -> Tuple[Figures, Figures]:
+def module(
+    root: Path, server: Server, prompts: Path, streams: int, requests: int, tokens: int
+) -> Tuple[Figures, Figures]:
     """(figures, the server's lines of that window) of one measurement by the module's core."""
     digest = hashlib.sha256(prompts.read_bytes()).hexdigest()
     result = measurement.measure(
@@ -156,7 +158,7 @@ def module(root: Path, server: Server, prompts: Path, streams: int, requests: in
             spec={
                 "concurrency": streams,
                 "requests": requests,
-                "output_tokens": TOKENS,
+                "output_tokens": tokens,
                 "warmup_requests": 1,
                 "prompts": {"sha256": digest, "take": requests + 1},
             },
@@ -180,7 +182,7 @@ def module(root: Path, server: Server, prompts: Path, streams: int, requests: in
 
 
 def bench_serving(
-    engine: Path, server: Server, target: Path, prompts: Path, streams: int, requests: int
+    engine: Path, server: Server, target: Path, prompts: Path, streams: int, requests: int, tokens: int
 ) -> Tuple[Figures, Figures]:
     """The same by bench_serving, ours recomputed from the details of its requests."""
     with tempfile.TemporaryDirectory() as folder:
@@ -209,7 +211,7 @@ def bench_serving(
             "--num-prompts",
             str(requests),
             "--sharegpt-output-len",
-            str(TOKENS),
+            str(tokens),
             "--max-concurrency",
             str(streams),
             "--seed",
@@ -281,11 +283,14 @@ def compare(
             requests = options.requests or max(12, 2 * streams)
             for turn in range(options.rounds):
                 pairs = (
-                    ("module", lambda s=streams, r=requests: module(root, server, options.prompts, s, r)),
+                    (
+                        "module",
+                        lambda s=streams, r=requests: module(root, server, options.prompts, s, r, options.tokens),
+                    ),
                     (
                         "bench_serving",
                         lambda s=streams, r=requests: bench_serving(
-                            options.engine, server, options.target, options.prompts, s, r
+                            options.engine, server, options.target, options.prompts, s, r, options.tokens
                         ),
                     ),
                 )
@@ -365,6 +370,7 @@ def main() -> int:
     parser.add_argument("--prompts", type=Path, default=HERE.parent / "models" / "prompts" / "tiny.jsonl")
     parser.add_argument("--streams", default="1,16")
     parser.add_argument("--requests", type=int, default=0, help="a measurement; default 12, or two for each stream")
+    parser.add_argument("--tokens", type=int, default=256, help="a request")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
@@ -385,7 +391,7 @@ def main() -> int:
 def report(options: argparse.Namespace, found: List[Dict[str, Any]], load: float) -> None:
     """What there is, also if the benchmark was cut short."""
     print(
-        f"SGLang on the CPU, {TOKENS} tokens a request, both clients in turns on one boot of each arm, medians of "
+        f"SGLang on the CPU, {options.tokens} tokens a request, both clients in turns on one boot of each arm, medians of "
         f"{options.rounds} rounds; load average before {load:.1f}, {os.cpu_count()} CPUs.\n"
     )
     print(table(found))
