@@ -1,0 +1,1 @@
+"""SGLang's helpers for notebooks ask for IPython; a server has no notebook."""
