@@ -28,7 +28,7 @@ class ActionModule(PlumblineAction):
         "build": {"type": "str", "default": ""},
         "build_folders": {"type": "list", "elements": "path", "default": []},
         "search": {"type": "list", "elements": "path", "default": []},
-        "blocks": {"type": "int", "default": 10},
+        "blocks": {"type": "raw", "default": {"min": 2, "max": 10}},
         "margin": {"type": "raw", "default": 0.02},
         "confidence": {"type": "raw", "default": 0.99},
         "failed": {"type": "str", "default": ""},

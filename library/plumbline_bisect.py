@@ -74,9 +74,9 @@ options:
     elements: path
     default: []
   blocks:
-    description: Most blocks a test.
-    type: int
-    default: 10
+    description: Blocks of each test, as the key of that name of an experiment; a number, or C(min) and C(max).
+    type: raw
+    default: {min: 2, max: 10}
   margin:
     description: A change smaller than this share is none; for the first test, the later ones ask about half of the change.
     type: raw

@@ -22,13 +22,25 @@ from .store import Results
 _ENTRY = ("event", "at", "schema")
 
 
+def _blocks(value: Any) -> Any:
+    """An experiment's ``blocks`` from what may have been typed: a number is often text by then."""
+    if isinstance(value, dict):
+        return {k: int(v) for k, v in value.items()}
+    try:
+        return int(value)
+    except (TypeError, ValueError):
+        raise PlumblineError("blocks is not a number of blocks", "-e blocks", value, "a number above 0, or {min, max}",
+                             "-e blocks=4") from None
+
+
 class Search:
     """One bisect between two states on one host."""
 
     def __init__(self, results: Results, *, good: str, bad: str, host: str, workload: str, variant: str,
-                 catalogues: dict[str, dict], blocks: int, margin: Any, confidence: Any, lock_folders: list[Path],
+                 catalogues: dict[str, dict], blocks: Any, margin: Any, confidence: Any, lock_folders: list[Path],
                  source_folders: list[Path], build: str = "", build_folders: Sequence[str] = ()) -> None:
-        """``build`` and ``build_folders``: the host's build lock and lock folders, for what the states leave open.
+        """``blocks``: of each test, as an experiment's key of that name: a number, or {min, max}.
+        ``build`` and ``build_folders``: the host's build lock and lock folders, for what the states leave open.
         ``catalogues``: {variants, nccl_profiles, workloads, models}. Raises PlumblineError on what is unknown."""
         self.good = mixes.read(good, lock_folders, source_folders)
         self.bad = mixes.read(bad, lock_folders, source_folders)
@@ -36,7 +48,7 @@ class Search:
             if wanted not in catalogues[f"{kind}s"]:
                 raise unknown_name(kind, wanted, catalogues[f"{kind}s"], f"-e {kind}={wanted}")
         self.results, self.host, self.workload, self.variant = results, host, workload, variant
-        self.catalogues, self.blocks = catalogues, blocks
+        self.catalogues, self.blocks = catalogues, _blocks(blocks)
         self.build, self.build_folders = build, build_folders
         self.margin, self.confidence = judge.fraction("margin", margin), judge.fraction("confidence", confidence)
         self.units, self.cannot = mixes.units(self.good, self.bad)
@@ -153,7 +165,7 @@ class Search:
             "schema": experiment.SCHEMA, "name": self.name,
             "description": f"{self.good.name} with {', '.join(test['units'])} of {self.bad.name}",
             "reference": {k: v for k, v in arms["reference"].items() if v is not None}, "axes": axes,
-            "workloads": [self.workload], "blocks": {"min": min(2, self.blocks), "max": self.blocks},
+            "workloads": [self.workload], "blocks": self.blocks,
             "margin": round(test["margin"], 6), "confidence": self.confidence, "seed": test["number"]}, self.name)
         return {"number": test["number"], "run": test["run"], "units": test["units"], "experiment": document,
                 "lock_folders": [str(self._locks), *map(str, self.build_folders)],

@@ -116,6 +116,12 @@ def test_a_test_is_an_experiment_whose_builds_can_be_made(tmp_path: Path) -> Non
         schema.validate("bisect", entry, "entry")
 
 
+def test_blocks_are_those_of_an_experiment(tmp_path: Path) -> None:
+    for i, (given, blocks) in enumerate((("3", {"min": 3, "max": 3}), ({"min": 2, "max": "5"}, {"min": 2, "max": 5}))):
+        test = search(Results(tmp_path / str(i)), blocks=given).advance()["test"]
+        assert test["experiment"]["blocks"] == blocks
+
+
 def test_asked_again_before_its_run_has_ended_it_is_the_same_test(tmp_path: Path) -> None:
     first, second = search(Results(tmp_path)).advance(), search(Results(tmp_path)).advance()
     assert first["test"] == second["test"]
@@ -152,6 +158,7 @@ def test_arguments_and_variables_get_entries_of_their_own(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize(("given", "words"), [
     ({"good": "sim-aa"}, "did you mean 'sim-a'"), ({"workload": "one-strem"}, "did you mean 'one-stream'"),
+    ({"blocks": "some"}, "a number above 0, or {min, max}"),
     ({"margin": "2 %"}, "margin is not a fraction"), ({"variant": "basline"}, "did you mean 'baseline'"),
 ])
 def test_what_is_not_known_is_refused(tmp_path: Path, given: dict, words: str) -> None:
