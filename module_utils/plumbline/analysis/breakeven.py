@@ -12,6 +12,8 @@ from typing import Iterable, Optional
 
 # Figures of one measurement agree within this share, as its own cross-checks demand.
 IDENTITY_TOLERANCE = 0.02
+# Below this many tokens a cycle nothing that the draft proposes is accepted.
+NOTHING_ACCEPTED = 1.05
 
 
 def most_accepted(args: dict) -> Optional[int]:
@@ -76,6 +78,9 @@ def _advice(reached: float, needed: float, most: int, steps: Optional[int]) -> s
     cycle = f"a cycle costs {needed:.2f} decode steps and yields {reached:.2f} tokens"
     if reached >= needed:
         return f"{cycle}: it pays by {reached / needed - 1:.1%}"
+    if reached < NOTHING_ACCEPTED:
+        return (f"{cycle}: nothing that the draft proposes is accepted, as when it does not belong to the model or to "
+                "the algorithm; check that before anything else")
     if needed >= most:
         return (f"{cycle}, at most {most}: no draft can win with this cost of a cycle; "
                 "a cheaper verify step or fewer steps is the only way")

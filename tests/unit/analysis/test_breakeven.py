@@ -57,3 +57,11 @@ def test_every_number_of_steps_under_its_break_even() -> None:
     assert found["best"] is None
     assert "no draft of this accuracy can win here" in found["advice"]
     assert "accept length of 2.00" in found["advice"]
+
+
+def test_a_draft_that_does_not_match_is_not_advised_to_be_more_accurate() -> None:
+    args = {"speculative-algorithm": "EAGLE3", "speculative-num-steps": 2, "speculative-num-draft-tokens": 3}
+    advice = breakeven.assess(1.0, 24.1, 12.17, args)["advice"]
+    assert "does not belong to the model or to the algorithm" in advice
+    assert "more accurate" not in advice
+    assert "nothing that the draft proposes" not in breakeven.assess(1.2, 24.1, 12.17, args)["advice"]
