@@ -100,7 +100,7 @@ def _comparison(ledger: Ledger, outcome: compare_arms.Outcome, c: compare_arms.C
                          "step_time": _round(1.0 / time_ratio) if time_ratio else None},
         "candidate_tok_s": _tok_s(look.candidate_boots), "baseline_tok_s": _tok_s(look.reference_boots),
         "evidence": _evidence(look, outcome), "excluded": excluded, "differences": c.differences,
-        "reasons": _reasons(c, length_ratio, time_ratio, used + refs),
+        "reasons": [*_reasons(c, length_ratio, time_ratio, used + refs), *_graphs(used, refs)],
     }
 
 
@@ -149,6 +149,18 @@ def _reasons(c: compare_arms.Comparison, length: Optional[float], time: Optional
             out.append(f"boots of {c.arm} scatter by {c.look.evidence.own_sd:.1%}: cut that variance, it helps more "
                        "than boots do")
     return out
+
+
+def _graphs(used: list[dict], refs: list[dict]) -> list[str]:
+    """Whether the candidate's steps run without the CUDA graph that the baseline's have: often the whole explanation.
+    """
+    own, base = medians(used, ("graph_share",))["graph_share"], medians(refs, ("graph_share",))["graph_share"]
+    if own is None or own > 0.5 or (base is not None and base <= 0.5):
+        return []
+    args = (used[-1].get("server") or {}).get("argv") or []
+    step = "verify step" if any(str(a).startswith("--speculative-algorithm") for a in args) else "decode step"
+    with_one = "" if base is None else f", the baseline's with one ({base:.0%})"
+    return [f"the {step} runs without CUDA graph ({1 - own:.0%} of the decode lines){with_one}"]
 
 
 def _steps(ledger: Ledger, host: str, comparisons: list[dict]) -> list[dict]:
