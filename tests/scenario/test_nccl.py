@@ -14,7 +14,7 @@ from plumbline.files import read_lines
 from playbooks import QUICK, ROOT, Lab
 
 BARE = ROOT / "tests" / "scenario" / "physics" / "one_rank_bare.yml"
-ARGS = {"served-model-name": "sim-target", "tp-size": 2, "max-running-requests": 16, "random-seed": 1}
+ARGS = {"tp-size": 2, "max-running-requests": 16, "random-seed": 1}
 
 
 @pytest.fixture(scope="module")
