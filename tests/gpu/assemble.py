@@ -153,13 +153,8 @@ def make_build(work: Path, lock: dict[str, Any], site_from: Path, machine: Path,
 
 def make_controller(work: Path, machine: Path) -> None:
     """A Python with ansible-core and the project's package: ``WORK/controller-venv/bin/ansible-playbook``."""
-    package = work / "package"
-    package.mkdir(exist_ok=True)
-    link = package / "plumbline"
-    if not link.exists():
-        link.symlink_to(PROJECT / "module_utils" / "plumbline")
     folder = work / "controller-venv"
-    environment_with(sys.executable, folder, [work / "controller", package, machine])
+    environment_with(sys.executable, folder, [work / "controller", PROJECT / "module_utils", machine])
     script = folder / "bin" / "ansible-playbook"
     script.write_text(f"#!{folder}/bin/python\nimport sys\nfrom ansible.cli.playbook import main\nsys.exit(main())\n")
     script.chmod(0o755)
