@@ -77,7 +77,7 @@ class Host:
         return json.loads((self.lab.results / "compare" / "state:known--host:sim-1.json").read_text())
 
     def compare(self) -> dict[str, Any]:
-        assert self.run("compare", was="state:known", now="host:sim-1").rc == 0, self.lab.text()
+        assert self.run("compare", was="state:known", now="host:sim-1", limit=None).rc == 0, self.lab.text()
         return self.compared()
 
     @property
