@@ -391,8 +391,8 @@ def main() -> int:
 def report(options: argparse.Namespace, found: List[Dict[str, Any]], load: float) -> None:
     """What there is, also if the benchmark was cut short."""
     print(
-        f"SGLang on the CPU, {options.tokens} tokens a request, both clients in turns on one boot of each arm, medians of "
-        f"{options.rounds} rounds; load average before {load:.1f}, {os.cpu_count()} CPUs.\n"
+        f"SGLang on the CPU, {options.tokens} tokens a request, both clients in turns on one boot of each arm, medians "
+        f"of {options.rounds} rounds; load average before {load:.1f}, {os.cpu_count()} CPUs.\n"
     )
     print(table(found))
 

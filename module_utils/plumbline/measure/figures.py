@@ -14,8 +14,10 @@ the time of a step and not of a step and prefills."""
 from __future__ import annotations
 
 import math
+from array import array
 from bisect import bisect_left, bisect_right
 from dataclasses import dataclass, field
+from operator import sub
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 from .stream import Sample
@@ -66,22 +68,6 @@ def spread(values: Sequence[float]) -> Dict[str, Optional[float]]:
         "p90": percentile(ordered, 0.9),
         "p99": percentile(ordered, 0.99),
     }
-
-
-def weighted_spread(values: List[Tuple[float, int]]) -> Dict[str, Optional[float]]:
-    """`spread` of a list in which each value stands as often as its weight says (percentiles by nearest rank)."""
-    if not values:
-        return spread([])
-    values.sort()
-    total = sum(weight for _, weight in values)
-    out: Dict[str, Optional[float]] = {"mean": sum(value * weight for value, weight in values) / total}
-    wanted = [("p50", 0.5 * total), ("p90", 0.9 * total), ("p99", 0.99 * total)]
-    seen = 0
-    for value, weight in values:
-        seen += weight
-        while wanted and seen >= wanted[0][1]:
-            out[wanted.pop(0)[0]] = value
-    return out
 
 
 def variation(values: Sequence[float]) -> Optional[float]:
@@ -137,10 +123,13 @@ def _received(samples: Sequence[Sample], begin: float, end: float) -> int:
 def _decoding(samples: Sequence[Sample], parts: Sequence[Tuple[float, float]]) -> Tuple[float, int, int]:
     """(seconds, tokens, chunks) of all streams between the first and the last chunk of each within each part."""
     seconds, tokens, chunks = 0.0, 0, 0
-    for begin, end in parts:
-        for s in samples:
-            if not s.stamps or s.stamps[0] > end or s.stamps[-1] < begin:
-                continue
+    ends = [end for _, end in parts]
+    for s in samples:
+        if not s.stamps:
+            continue
+        for begin, end in parts[bisect_left(ends, s.stamps[0]) :]:
+            if begin > s.stamps[-1]:
+                break
             a, b = bisect_left(s.stamps, begin), bisect_right(s.stamps, end) - 1
             if b > a:
                 seconds += s.stamps[b] - s.stamps[a]
@@ -175,7 +164,7 @@ def compute(samples: Sequence[Sample], concurrency: int, speculative: bool) -> F
     if sum(seconds) > 0:
         metrics["decode_tok_s"] = sum(tokens) / sum(seconds)
     metrics["ttft_ms"] = spread([(s.stamps[0] - s.sent) * MS for s in good])
-    metrics["itl_ms"] = weighted_spread(_gaps(good))
+    metrics["itl_ms"] = spread(_latencies(good))
     metrics["accept_length"], figures.accept_decode = _accept(good, speculative)
     figures.steps_ms = [second / cycle * MS for second, cycle in zip(seconds, cycles) if cycle]
     figures.window = in_flight(samples, concurrency)
@@ -227,9 +216,14 @@ def _accept(good: Sequence[Sample], speculative: bool) -> Tuple[Optional[float],
     return (sum(s.counts[-1] for s in counted) / cycles, sum(s.counts[-1] - 1 for s in counted) / cycles)
 
 
-def _gaps(good: Sequence[Sample]) -> List[Tuple[float, int]]:
-    out = []
+def _latencies(good: Sequence[Sample]) -> array[float]:
+    """Milliseconds between two chunks / tokens of the later, once for each of these tokens."""
+    out = array("d")
     for s in good:
         stamps, counts = s.stamps, s.counts
-        out += [((b - a) / (d - c) * MS, d - c) for a, b, c, d in zip(stamps, stamps[1:], counts, counts[1:])]
-    return out
+        if counts[-1] - counts[0] == len(counts) - 1:  # a token a chunk
+            out.extend(map(sub, stamps[1:], stamps))
+            continue
+        for before, at, had, has in zip(stamps, stamps[1:], counts, counts[1:]):
+            out.extend([(at - before) / (has - had)] * (has - had))
+    return array("d", [seconds * MS for seconds in out])

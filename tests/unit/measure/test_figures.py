@@ -104,12 +104,10 @@ def test_nothing_measured_is_null_and_no_error() -> None:
     assert got.metrics["decode_tok_s"] is None and got.metrics["errors"] == 1 and got.window is None
 
 
-def test_weighted_spread_equals_the_plain_one_of_the_expanded_list() -> None:
-    values = [(5.0, 3), (1.0, 2), (9.0, 1), (2.0, 4)]
-    expanded = sorted(v for v, n in values for _ in range(n))
-    got = figures.weighted_spread(list(values))
-    assert got["mean"] == pytest.approx(statistics.mean(expanded))
-    assert got["p50"] == expanded[4] and got["p90"] == expanded[8] and got["p99"] == expanded[9]
+def test_latency_of_a_chunk_counts_for_each_of_its_tokens() -> None:
+    """Gaps of 10 ms with 1 token, 30 ms with 3, 40 ms with 2: 10, 10, 10, 10, 20, 20 ms a token."""
+    got = figures.compute([sample(0, 0, [0.1, 0.11, 0.14, 0.18], [1, 2, 5, 7], 3)], 1, True).metrics["itl_ms"]
+    assert got["mean"] == pytest.approx(80 / 6) and got["p50"] == pytest.approx(10) and got["p99"] == pytest.approx(20)
 
 
 def test_percentiles_as_numpy() -> None:
@@ -127,12 +125,13 @@ def test_variation() -> None:
 
 
 @pytest.mark.parametrize("streams", [1, 4])
-def test_a_server_of_known_pace(standin: Callable[..., str], streams: int) -> None:
-    """10 ms a cycle, 2 and 3 tokens in turn: step, accept length and speed come out as they are."""
+def test_a_server_that_knows_its_own_pace(standin: Callable[..., str], streams: int) -> None:
+    """2 and 3 tokens in turn, about 10 ms a cycle: the figures are the server's own, by its own clock."""
     url = standin("--step-ms", "10", "--accept", "2,3")
-    bodies = [workload.body(f"p{i}", 101, 0.0) for i in range(2 * streams)]
+    bodies = [workload.body(f"p{i}", 251, 0.0) for i in range(2 * streams)]
     samples = LoadClient(url, concurrency=streams).run(bodies)
     got = figures.compute(samples, streams, speculative=True)
+    decode_s = sum(s.meta["standin_decode_s"] for s in samples)
     assert got.accept_decode == pytest.approx(2.5)
-    assert got.metrics["step_ms"] == pytest.approx(10, rel=0.02)
-    assert got.metrics["decode_tok_s"] == pytest.approx(250, rel=0.02)
+    assert got.metrics["decode_tok_s"] == pytest.approx(sum(s.counts[-1] - 1 for s in samples) / decode_s, rel=0.02)
+    assert got.metrics["step_ms"] == pytest.approx(decode_s / (100 * len(samples)) * 1000, rel=0.02)

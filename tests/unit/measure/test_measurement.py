@@ -108,7 +108,8 @@ def test_a_measurement_is_in_the_spool_when_it_returns(root: Path, standin: Call
     assert spooled(root) == json.loads(json.dumps(result))
     assert result["status"] == "ok" and result["failure"] is None
     assert (result["id"], result["boot"], result["workload"], result["repeat"]) == (ID, BOOT, "one-stream", 2)
-    assert result["metrics"]["step_ms"] == pytest.approx(5, rel=0.05)
+    assert next(c for c in result["checks"] if c["name"] == "request_s")["result"] == "agree"
+    assert 4.9 < result["metrics"]["step_ms"] < 50, "5 ms, and more where the machine is busy"
     assert result["metrics"]["accept_length"] == pytest.approx(41 / 20)
     assert (result["metrics"]["requests"], result["metrics"]["completion_tokens"]) == (8, 328)
     assert [s["prompt"] for s in result["samples"]] == [f"p{i}" for i in range(1, 9)], "the warm-up is not counted"
