@@ -96,7 +96,7 @@ def make_lock(work: Path, carried: dict[str, Any], overrides: list[dict[str, Any
 
 def make_build(work: Path, lock: dict[str, Any], site_from: Path, machine: Path, python: str) -> Path:
     """Lay the build out and write its manifest last; returns its folder."""
-    from plumbline.analysis.build import pack
+    from plumbline.analysis.build import locks, pack
     from plumbline.build import installed, manifest, patch
     from plumbline.build.lock import build_digest, lock_digest
     from plumbline.digest import file_digest
@@ -104,7 +104,8 @@ def make_build(work: Path, lock: dict[str, Any], site_from: Path, machine: Path,
     from plumbline.sglang import options
 
     began = time.monotonic()
-    digest = build_digest(lock_digest(lock), python)
+    identity = lock_digest(locks.without_sources(lock))
+    digest = build_digest(identity, python)
     build = manifest.builds_dir(work / "root") / digest
     if manifest.read(build):
         return build
@@ -142,7 +143,7 @@ def make_build(work: Path, lock: dict[str, Any], site_from: Path, machine: Path,
         "environment": lock["environment"],
         "patches": patched,
         "overrides": lock["overrides"],
-        "lock_digest": lock_digest(lock),
+        "lock_digest": identity,
         "interpreter": sys.executable,
         "made_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "took_s": {"layout": round(compiled, 1), "all": round(time.monotonic() - began, 1)},
