@@ -40,7 +40,8 @@ class Counter:
 
     def measure(self, name: str, hosts: list[str], overrides: dict[str, dict], **variables: Any) -> dict:
         self.lab.hosts = ",".join(hosts)
-        # Loads at the story's own pace: what a busy machine adds to a load counts sixty times, not six hundred, for drift.
+        # Loads at the pace of the story: what a busy machine adds to a load makes drift go on sixty times as fast, not
+        # six hundred.
         self.lab.physics = physics(self.lab.folder / "physics", "story-a", ranks=2, steps=STEPS, hosts=overrides,
                                    time_scale=60)
         # The hosts are one machine: each build is made once for all of them.
