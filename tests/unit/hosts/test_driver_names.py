@@ -13,7 +13,8 @@ from plumbline.host import driver
         ("580.105.08", "ubuntu2404", "bare",
          ["libnvidia-compute-580", "nvidia-dkms-580-open", "nvidia-utils-580", "nvidia-compute-utils-580"]),
         ("589.99.01", "ubuntu2204", "container", ["libnvidia-compute-589", "nvidia-utils-589"]),
-        ("590.44.01", "ubuntu2204", "bare", ["libnvidia-compute", "nvidia-dkms-open", "nvidia-utils", "nvidia-compute-utils"]),
+        ("590.44.01", "ubuntu2204", "bare",
+         ["libnvidia-compute", "nvidia-dkms-open", "nvidia-utils", "nvidia-compute-utils"]),
         ("595.58.03", "ubuntu2404", "container", ["libnvidia-compute", "nvidia-utils"]),
         ("580.105.08", "debian12", "bare", ["nvidia-driver-cuda", "nvidia-kernel-open-dkms", "nvidia-persistenced"]),
         ("595.58.03", "debian13", "container", ["nvidia-driver-cuda"]),
@@ -55,5 +56,6 @@ def test_the_exact_version_stands_before_the_rest_and_a_container_gets_no_module
     text = driver.preferences("580.105.08", driver.packages("580.105.08", "debian12", "container"), "l=NVIDIA CUDA")
     pins = [line for line in text.splitlines() if line.startswith("Pin")]
     assert pins == ["Pin: release a=*", "Pin-Priority: -1", "Pin: version 580.105.08-*", "Pin-Priority: 1001",
-                    "Pin: release l=NVIDIA CUDA", "Pin-Priority: 100", "Pin: release a=*", "Pin-Priority: -1"]  # fmt: skip
+                    "Pin: release l=NVIDIA CUDA", "Pin-Priority: 100",
+                    "Pin: release a=*", "Pin-Priority: -1"]  # fmt: skip
     assert "nvidia-kernel*-dkms" in text.split("\n\n")[0]

@@ -12,7 +12,8 @@ from plumbline.host import settings
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
     for path, text in {
-        "proc/sys/vm/swappiness": "60\n", "proc/sys/net/core/somaxconn": "4096\n", "proc/sys/net/ipv4/tcp_rmem": "4096\t131072\t6291456\n",
+        "proc/sys/vm/swappiness": "60\n", "proc/sys/net/core/somaxconn": "4096\n",
+        "proc/sys/net/ipv4/tcp_rmem": "4096\t131072\t6291456\n",
         "sys/policy0/scaling_governor": "performance\n", "sys/policy1/scaling_governor": "powersave\n",
         "sys/thp/enabled": "always [madvise] never\n",
     }.items():  # fmt: skip
@@ -44,7 +45,8 @@ def test_patterns_below_sys_and_choices_in_brackets(root: Path) -> None:
 
 
 def test_apply_mends_and_then_nothing_differs(root: Path) -> None:
-    files = [{"path": "/etc/new.conf", "content": "a\n", "mode": "0600"}, {"path": "/proc/sys/vm/gone", "content": None},
+    files = [{"path": "/etc/new.conf", "content": "a\n", "mode": "0600"},
+             {"path": "/proc/sys/vm/gone", "content": None},
              {"path": "/sys/thp/enabled", "content": None}]  # fmt: skip
     differences = {
         "files": settings.file_differences(files, root),
