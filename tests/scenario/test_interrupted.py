@@ -23,7 +23,7 @@ def processes_of(folder: Path) -> list[str]:
             command = path.read_bytes().replace(b"\0", b" ").decode(errors="replace")
         except OSError:
             continue
-        if str(folder / "hosts") in command:
+        if str(folder / "hosts") in command or str(folder / "runner") in command:
             found.append(command)
     return found
 

@@ -6,6 +6,7 @@ from typing import Any, Optional
 from ansible.plugins.action import ActionBase
 
 from ..errors import PlumblineError
+from .worker import die_with_controller
 
 
 class PlumblineAction(ActionBase):
@@ -19,6 +20,7 @@ class PlumblineAction(ActionBase):
     def run(self, tmp: Any = None, task_vars: Optional[dict] = None) -> dict:
         """Validate the task's arguments, act, and return the result."""
         super().run(tmp, task_vars)
+        die_with_controller()
         _, arguments = self.validate_argument_spec(self.ARGUMENTS)
         try:
             result = self.act(arguments, task_vars or {})
