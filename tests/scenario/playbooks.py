@@ -85,6 +85,12 @@ def short_workload(requests: int = 8, output_tokens: int = 64) -> dict[str, dict
     return {"one-stream": {**own, "prompts": {**own["prompts"], "take": requests + 1}}}
 
 
+def server_args(ranks: int) -> dict[str, Any]:
+    """``sglang_server_args`` of the simulated hosts with another number of ranks: each rank is a process to pay for."""
+    path = ROOT / "inventory" / "simulated" / "group_vars" / "serving" / "main.yml"
+    return {**yaml.safe_load(path.read_text())["sglang_server_args"], "tp-size": ranks}
+
+
 def kill_controller(event: dict) -> None:
     """SIGKILL to the ansible-playbook process that an event comes from."""
     os.kill(event["pid"], signal.SIGKILL)

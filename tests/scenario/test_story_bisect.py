@@ -9,15 +9,16 @@ import pytest
 from plumbline.analysis.store import Results
 from plumbline.files import read_lines
 
-from playbooks import Lab, physics, short_workload
+from playbooks import Lab, physics, server_args, short_workload
 
 
 @pytest.fixture(scope="module")
 def lab(tmp_path_factory: pytest.TempPathFactory) -> Lab:
     """A host on which the search has been made."""
     folder = tmp_path_factory.mktemp("bisect")
-    lab = Lab(folder, physics=physics(folder / "physics", "story-b", ranks=1))
-    done = lab.run("bisect", good="sim-a", bad="sim-b", blocks=3, plumbline_workloads_lab=short_workload())
+    lab = Lab(folder, physics=physics(folder / "physics", "story-b", ranks=2))
+    done = lab.run("bisect", good="sim-a", bad="sim-b", blocks=3, plumbline_workloads_lab=short_workload(),
+                   sglang_server_args=server_args(2))
     assert done.rc == 0, lab.text()[-6000:]
     return lab
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from plumbline.analysis.store import Results
 
-from playbooks import Lab, experiment, physics, short_workload
+from playbooks import Lab, experiment, physics, server_args, short_workload
 
 STEPS = {2: {"verify_ms": 20.5, "draft_ms": 1.8, "accept_length": 2.1, "cuda_graph": True}}
 # The accept length at which two steps are exactly as fast as none: R = (20.5 + 2 x 1.8) / 12.17.
@@ -51,9 +51,13 @@ class Counter:
             root.mkdir(exist_ok=True)
             if not (root / "builds").exists():
                 (root / "builds").symlink_to(self.shared)
-        self.codes[name] = self.lab.run("matrix", experiment=experiment(name),
-                                        plumbline_workloads_lab=short_workload(), **variables).rc
+        self.codes[name] = self.run("matrix", experiment=experiment(name), **variables)
         return Results(self.lab.results).experiment(name).verdict() or {}
+
+    def run(self, playbook: str, **variables: Any) -> int:
+        """Exit status of a playbook on the hosts chosen last."""
+        return self.lab.run(playbook, plumbline_workloads_lab=short_workload(), sglang_server_args=server_args(2),
+                            **variables).rc
 
     def records(self, name: str, host: str) -> list[dict]:
         return [m for m in Results(self.lab.results).experiment(name).measurements() if m["host"] == host]
@@ -165,7 +169,7 @@ def test_a_rank_without_the_profile_is_found_by_the_proof(counter: Counter, seco
     assert baseline["change"] == pytest.approx(1 / 1.41 - 1, abs=0.02)
     assert any("same captured state" in r for r in baseline["reasons"])
     counter.lab.hosts = BARE
-    assert counter.lab.run("nccl", profile="pcie-ll-ring").rc != 0
+    assert counter.run("nccl", profile="pcie-ll-ring") != 0
     assert "rank 1 of 2: nothing of the profile reached it in time" in counter.lab.text()
 
 
@@ -175,7 +179,7 @@ def test_a_budget_ends_the_run_and_says_so(counter: Counter, second: dict) -> No
     text = Path(experiment("counter")).read_text().replace("name: counter", "name: budget")
     path.write_text(text.replace("blocks: 3", "blocks: {min: 2, max: 10}\nbudget: {boots: 3}"))
     counter.lab.hosts = EQUAL
-    counter.lab.run("matrix", experiment=str(path), plumbline_workloads_lab=short_workload())
+    assert counter.run("matrix", experiment=str(path)) == 0, counter.lab.text()[-4000:]
     book = Results(counter.lab.results).experiment("budget").verdict() or {}
     host = of(book, "hosts", EQUAL)
     assert (host["boots"], host["stopped"]) == (3, "budget")
