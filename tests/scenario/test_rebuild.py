@@ -91,7 +91,7 @@ class Host:
 
     def calls(self) -> list[str]:
         """Tasks of the last run that called a module on the host."""
-        local = ("validate_argument_spec", "include", "import", "set_fact", "debug", "assert", "fail", "plumbline_rebuild")
+        local = ("validate", "include", "import", "set_fact", "debug", "assert", "fail", "plumbline_rebuild")
         ok = [e["event_data"] for e in self.lab.events if e["event"] == "runner_on_ok"]
         names = [d["task_action"].rpartition(".")[2] for d in ok]
         return [n for n in names if not n.startswith(local) or n.startswith("plumbline_rebuild_")]
