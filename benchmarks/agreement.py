@@ -129,7 +129,7 @@ class Server:
         )
         (folder / "spec.json").write_text(json.dumps({"argv": argv, "environment": {}}))
 
-    def ready(self, patience_s: float = 300) -> None:
+    def ready(self, patience_s: float = 900) -> None:
         until = time.monotonic() + patience_s
         while "ready to roll" not in self.log.read_text(errors="replace"):
             if self.process.poll() is not None or time.monotonic() > until:
@@ -390,6 +390,8 @@ def main() -> int:
 
 def report(options: argparse.Namespace, found: List[Dict[str, Any]], load: float) -> None:
     """What there is, also if the benchmark was cut short."""
+    if not found:
+        return
     print(
         f"SGLang on the CPU, {options.tokens} tokens a request, both clients in turns on one boot of each arm, medians "
         f"of {options.rounds} rounds; load average before {load:.1f}, {os.cpu_count()} CPUs.\n"
