@@ -1,5 +1,5 @@
 #!/bin/bash
-# The run on real GPUs: tests/gpu/run.sh STAGE [STAGE...]      stages: prove, measure, sweep, profile, negatives
+# The run on real GPUs: tests/gpu/run.sh STAGE [STAGE...]      stages: prove, measure, steps, sweep, profile, negatives
 #
 # On a machine with 1, 2, 4 or 8 GPUs and Python 3.12 with torch, without network, after tests/gpu/pack.py has filled .gpu/ .
 # Tensor parallel is the number of GPUs. Records go to $OUT (default: results/gpu) as records.tar.gz, with run.log and, to be
@@ -39,7 +39,7 @@ prepare() {
   # One after the other these would be the first server's first minute.
   TVM_FFI_CACHE_DIR=$work/jit SGLANG_IS_FLASHINFER_AVAILABLE=false \
     timeout 120 "$python" "$here/kernels.py" $((8 / count)) &
-  [ -f "$work/vars.json" ] || CUDA_VISIBLE_DEVICES="" "$python" "$here/models.py" "$work" "$count" || return 1
+  [ -f "$work/vars.json" ] && [ -f "$project/.gpu/prompts/long.jsonl" ] || CUDA_VISIBLE_DEVICES="" "$python" "$here/models.py" "$work" "$count" || return 1
   wait
   say "models and kernels made, $count GPUs"
 }
@@ -71,6 +71,8 @@ stage_prove() {
 }
 stage_measure() {
   experiment 520 gpu-measure
+}
+stage_steps() {
   experiment 400 gpu-steps
 }
 stage_sweep() {
@@ -109,7 +111,7 @@ run() {
 }
 
 for stage in "$@"; do
-  case $stage in prove | measure | sweep | profile | negatives) ;; *) echo "unknown stage $stage; allowed: prove, measure, sweep, profile, negatives" >&2; exit 2 ;; esac
+  case $stage in prove | measure | steps | sweep | profile | negatives) ;; *) echo "unknown stage $stage; allowed: prove, measure, steps, sweep, profile, negatives" >&2; exit 2 ;; esac
 done
 [ $# -gt 0 ] || { sed -n 2,4p "$0"; exit 2; }
 { run "$@"; rc=$?; bring_back; exit $rc; } 2>&1 | tee "$out/run.log"

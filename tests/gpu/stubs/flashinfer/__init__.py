@@ -11,6 +11,9 @@ from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 
+# sglang-kernel has its own where these cannot be imported.
+_USED = ("flashinfer.norm", "flashinfer.activation", "flashinfer.rope")
+
 
 def _name_of(module: str, name: str) -> object:
     if name.startswith("__"):
@@ -24,7 +27,7 @@ def _name_of(module: str, name: str) -> object:
 
 class _Absent(MetaPathFinder, Loader):
     def find_spec(self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
-        return ModuleSpec(fullname, self, is_package=True) if fullname.startswith("flashinfer.") else None
+        return ModuleSpec(fullname, self, is_package=True) if fullname.startswith("flashinfer.") and fullname not in _USED else None
 
     def exec_module(self, module: ModuleType) -> None:
         module.__getattr__ = lambda name: _name_of(module.__name__, name)  # type: ignore[method-assign]
