@@ -95,7 +95,7 @@ def test_a_port_in_use_is_refused_naming_its_owner(boot: Make, root: Path, port:
         with pytest.raises(PlumblineError) as caught:
             boot()
     text = str(caught.value)
-    assert f"port {port} is in use" in text and f"process {os.getpid()} of user" in text and "pytest" in text
+    assert f"port {port} is in use" in text and f"process {os.getpid()} of user" in text and "python" in text
     assert boots.known(root) == []
 
 
