@@ -1,4 +1,4 @@
-"""Runs the module from a worker that does not outlive its controller. Documentation: library/plumbline_state.py."""
+"""Runs the module from a worker that ends with its controller. Documentation: library/plumbline_state.py."""
 from __future__ import annotations
 
 from typing import Any, Optional

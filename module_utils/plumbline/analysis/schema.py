@@ -49,19 +49,22 @@ def validate(name: str, document: Any, where: str) -> None:
 def _explain(error: jsonschema.ValidationError, where: str) -> PlumblineError:
     key = ".".join(str(p) for p in error.absolute_path) or "the document itself"
     place = f"{where}, key {key}"
+    schema: Any = error.schema
+    expected: Any = error.validator_value
     if error.validator == "additionalProperties" and isinstance(error.instance, dict):
-        allowed = sorted(error.schema.get("properties", {}))
-        patterns = error.schema.get("patternProperties", {})
+        allowed = sorted(schema.get("properties", {}))
+        patterns = schema.get("patternProperties", {})
         unknown = [k for k in error.instance if k not in allowed and not any(_matches(p, k) for p in patterns)]
         guesses = [f"{k!r} -> {nearest(str(k), allowed)!r}" for k in unknown if nearest(str(k), allowed)]
         return PlumblineError("unknown key", place, ", ".join(map(str, unknown)), ", ".join(allowed),
                               f"did you mean {'; '.join(guesses)}?" if guesses else "remove it")
     if error.validator == "required":
-        present = sorted(map(str, error.instance))
-        missing = [k for k in error.validator_value if k not in present]
+        instance: Any = error.instance
+        present = sorted(map(str, instance))
+        missing = [k for k in expected if k not in present]
         return PlumblineError("missing key", place, ", ".join(present), f"must have {', '.join(missing)}", "add it")
     found = error.instance if len(str(error.instance)) < 200 else f"{str(error.instance)[:200]}..."
-    allowed_value = error.validator_value if error.validator in _SELF_EXPLAINING else error.message
+    allowed_value = expected if error.validator in _SELF_EXPLAINING else error.message
     return PlumblineError(f"wrong value ({error.validator})", place, found, allowed_value)
 
 
