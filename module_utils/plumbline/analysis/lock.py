@@ -203,7 +203,7 @@ def expected(lock: dict, now: Optional[dict] = None) -> dict[str, Any]:
     installed = lock.get("installed") or {}
     put("build", "distribution.", installed.get("distributions") or _locked_distributions(lock.get("build"), now))
     if lock.get("build") and "installed" not in lock:
-        identity.setdefault("files", {})
+        identity.setdefault("files", {}).update(_patched(lock["build"], now))
     put("files", "", installed.get("files"))
     if installed:
         identity.setdefault("files", {})
@@ -236,6 +236,26 @@ def expected(lock: dict, now: Optional[dict] = None) -> dict[str, Any]:
         "groups": groups,
         "unverified": [],
         "digest": digest({n: g["digest"] for n, g in groups.items()}) if captured else None,
+    }
+
+
+def _patched(build: dict, now: Optional[dict]) -> Items:
+    """Files of the state that are as the patches of a build lock leave them: edited, and meant so."""
+    groups = (now or {}).get("groups", {})
+    made = (groups.get("build") or {}).get("condition", {}).get("patches")
+    wanted = {entry["sha256"] for entry in build.get("patches", [])}
+    after = {
+        f"/site-packages/{path}": sha256
+        for patch in (made if isinstance(made, list) else [])
+        if patch.get("sha256") in wanted
+        for path, sha256 in (patch.get("files") or {}).items()
+    }
+    here = (groups.get("files") or {}).get("identity", {})
+    return {
+        item: value
+        for item, value in here.items()
+        if isinstance(value, dict)
+        and any(item.endswith(path) and value.get("sha256") == sha256 for path, sha256 in after.items())
     }
 
 

@@ -234,6 +234,16 @@ def test_a_lock_by_hand_notices_a_build_of_another_lock():
     assert plan["anew"] is None, "the other build stays, for a way back"
 
 
+def test_a_patch_of_a_lock_by_hand_is_no_difference_and_another_edit_of_that_file_is():
+    item = "venv/lib/python3.12/site-packages/sglang/x.py"
+    lock = {"schema": "plumbline.lock/1", "name": "sim", "build": {**BUILD_LOCK, "patches": [{"sha256": SHA[3]}]}}
+    for sha256, result in ((SHA[4], {}), (SHA[5], {"sglang_build": [item]})):
+        now = state(files={item: {"kind": "edited", "sha256": sha256, "recorded": SHA[6]}})
+        made = [{"file": "x.patch", "sha256": SHA[3], "files": {"sglang/x.py": SHA[4]}}]
+        now["groups"]["build"]["condition"]["patches"] = made
+        assert steps(rebuild.plan(lock, locks.compare_with(lock, now), now, HOST)) == result
+
+
 def test_settle_says_what_was_mended_what_is_left_and_what_a_full_run_found_beside():
     first = state(models={"target/config.json": SHA[2]}, runtime={"governor": "powersave"})
     last = state(engine_args={"args.tp-size": 4})
