@@ -13,7 +13,7 @@ PLAYBOOK = $(BIN)/ansible-playbook
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-hosts lint bench bench-verdicts lock clean stop venv dev
+.PHONY: help demo test test-story test-hosts lint bench bench-verdicts lock clean stop venv dev
 
 help:  ## this list
 	@sed -n 's/^\([a-z-]*\):.*##  *\(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 24
@@ -42,7 +42,10 @@ stop: venv  ## stop whatever Plumbline runs on this machine
 	$(PLAYBOOK) playbooks/stop.yml $(ARGS)
 
 test: dev  ## tests that need no root: unit, simulator, browser, one real engine boot
-	$(BIN)/python -m pytest -m "not hosts" -n 3 --dist loadfile $(ARGS)
+	$(BIN)/python -m pytest -m "not hosts and not story" -n 3 --dist loadfile $(ARGS)
+
+test-story: dev  ## the stories on simulated hosts, from 94 tok/s to the bisect (half an hour)
+	$(BIN)/python -m pytest -m story tests/scenario $(ARGS)
 
 test-hosts: dev  ## Molecule scenarios and tests on disposable hosts (root, Debian-like)
 	$(BIN)/python -m pytest -m hosts $(ARGS)

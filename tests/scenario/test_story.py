@@ -16,6 +16,8 @@ from plumbline.analysis.store import Results
 
 from playbooks import ROOT, Lab, experiment, physics, short_workload
 
+pytestmark = pytest.mark.story
+
 LATER = {"sglang_build_lock": "sim-b", "sglang_build_lock_folders": [str(ROOT / "states")]}
 
 # The story's host, and one where it ends otherwise.

@@ -11,6 +11,8 @@ from plumbline.files import read_lines
 
 from playbooks import Lab, physics, server_args, short_workload
 
+pytestmark = pytest.mark.story
+
 
 @pytest.fixture(scope="module")
 def lab(tmp_path_factory: pytest.TempPathFactory) -> Lab:

@@ -11,6 +11,8 @@ from plumbline.analysis.store import Results
 
 from playbooks import Lab, experiment, physics, server_args, short_workload
 
+pytestmark = pytest.mark.story
+
 STEPS = {2: {"verify_ms": 20.5, "draft_ms": 1.8, "accept_length": 2.1, "cuda_graph": True}}
 # The accept length at which two steps are exactly as fast as none: R = (20.5 + 2 x 1.8) / 12.17.
 EVEN = {2: {**STEPS[2], "accept_length": (20.5 + 2 * 1.8) / 12.17}}
