@@ -22,6 +22,8 @@ from plumbline.build import manifest
 
 from playbooks import ROOT, Lab
 
+pytestmark = pytest.mark.story
+
 # The hosts of this lab share one machine, whose packages and kernel are not theirs to change.
 ROLES = ["files", "sglang_build", "sglang_models", "nccl_profile", "sglang_server"]
 SITE = "venv/lib/python{}.{}/site-packages".format(*sys.version_info[:2])
