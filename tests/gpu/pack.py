@@ -34,8 +34,8 @@ LIMIT = 64 << 20
 PARTS = {"engine": ("site",), "controller": ("controller",), "both": ("site", "controller")}
 PLATFORMS = [f"manylinux_2_{n}_x86_64" for n in (39, 35, 34, 31, 28, 27, 26, 24, 17, 12, 5)] + [
     "manylinux2014_x86_64", "manylinux1_x86_64", "linux_x86_64"]
-# Never imported where the run goes: tests, headers of other builds, scripts with a path of the packing machine.
-_NEVER = re.compile(r"(^|/)(tests?|testing/data)/.*|.*\.data/scripts/.*|.*\.pyi$|.*\.(cpp|cc|lib|a)$")
+# Never read where the run goes: scripts with a path of the packing machine, type stubs, sources of compiled parts.
+_NEVER = re.compile(r".*\.data/scripts/.*|.*\.pyi$|.*\.(cpp|cc|lib|a)$")
 _NEEDED = re.compile(r"^(sglang|tvm_ffi)/")
 
 
