@@ -64,7 +64,9 @@ def unmet(sglang: Distribution, have: dict[str, str]) -> list[dict[str, Any]]:
         if version is not None and requirement.specifier.contains(version, prereleases=True):
             continue
         why = "the machine's own" if version else "not imported by what the run on GPUs serves"
-        out.append({"name": requirement.name, "wanted": str(requirement.specifier) or "any", "chosen": version, "why": why})
+        out.append(
+            {"name": requirement.name, "wanted": str(requirement.specifier) or "any", "chosen": version, "why": why}
+        )
     return sorted(out, key=lambda o: str(o["name"]).lower())
 
 
@@ -81,8 +83,11 @@ def make_lock(work: Path, carried: dict[str, Any], overrides: list[dict[str, Any
         "engine": "sglang-cuda",
         "python": [python],
         "platform": "linux-x86_64",
-        "distributions": {name: {"version": c["version"], "files": {c["file"]: c["sha256"]}}
-                          for name, c in carried.items() if c["part"] != "controller"},
+        "distributions": {
+            name: {"version": c["version"], "files": {c["file"]: c["sha256"]}}
+            for name, c in carried.items()
+            if c["part"] != "controller"
+        },
         "local": [{"path": "stubs"}],
         "patches": [{"file": f"patches/{p.name}", "sha256": file_digest(p)} for p in patches],
         "overrides": overrides,
@@ -120,8 +125,13 @@ def make_build(work: Path, lock: dict[str, Any], site_from: Path, machine: Path,
     patched = []
     for entry in lock["patches"]:
         changed = patch.apply(site, Path(entry["source"]).read_text(), entry.get("strip", 1), f"patch {entry['file']}")
-        patched.append({"file": entry["file"], "sha256": entry["sha256"],
-                        "files": {n: None if t is None else file_digest(site / n) for n, t in sorted(changed.items())}})
+        patched.append(
+            {
+                "file": entry["file"],
+                "sha256": entry["sha256"],
+                "files": {n: None if t is None else file_digest(site / n) for n, t in sorted(changed.items())},
+            }
+        )
     own = manifest.python_of(build)
     subprocess.run([own, "-I", "-m", "compileall", "-q", "-j", "0", site], check=False, stdout=subprocess.DEVNULL)
     compiled = time.monotonic() - began
@@ -129,25 +139,28 @@ def make_build(work: Path, lock: dict[str, Any], site_from: Path, machine: Path,
     subprocess.run(options.argv(str(own), str(answer)), check=True, env={**os.environ, **lock["environment"]})
     found = {installed.normal_name(d.metadata["Name"]): d.version for d in distributions(path=[str(machine)])}
     found.update({installed.normal_name(d.metadata["Name"]): d.version for d in distributions(path=[str(site)])})
-    write_json(build / manifest.FILE, {
-        "schema": manifest.SCHEMA,
-        "digest": digest,
-        "name": lock["name"],
-        "engine": lock["engine"],
-        "sglang_version": found["sglang"],
-        "python": ".".join(map(str, sys.version_info[:3])),
-        "torch": installed.torch_of(machine),
-        "nccl_version": installed.nccl_of(found),
-        "distributions": dict(sorted(found.items())),
-        "options": options.tidy(json.loads(answer.read_text())),
-        "environment": lock["environment"],
-        "patches": patched,
-        "overrides": lock["overrides"],
-        "lock_digest": identity,
-        "interpreter": sys.executable,
-        "made_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-        "took_s": {"layout": round(compiled, 1), "all": round(time.monotonic() - began, 1)},
-    })
+    write_json(
+        build / manifest.FILE,
+        {
+            "schema": manifest.SCHEMA,
+            "digest": digest,
+            "name": lock["name"],
+            "engine": lock["engine"],
+            "sglang_version": found["sglang"],
+            "python": ".".join(map(str, sys.version_info[:3])),
+            "torch": installed.torch_of(machine),
+            "nccl_version": installed.nccl_of(found),
+            "distributions": dict(sorted(found.items())),
+            "options": options.tidy(json.loads(answer.read_text())),
+            "environment": lock["environment"],
+            "patches": patched,
+            "overrides": lock["overrides"],
+            "lock_digest": identity,
+            "interpreter": sys.executable,
+            "made_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+            "took_s": {"layout": round(compiled, 1), "all": round(time.monotonic() - began, 1)},
+        },
+    )
     manifest.switch(work / "root", digest)
     return build
 

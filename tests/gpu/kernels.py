@@ -1,6 +1,6 @@
 """Build SGLang's small kernels side by side, before the first server would build them one after the other.
 
-    <build>/venv/bin/python kernels.py HEADS_KV_PER_RANK
+<build>/venv/bin/python kernels.py HEADS_KV_PER_RANK
 """
 
 from __future__ import annotations
@@ -25,8 +25,12 @@ def calls(heads: int) -> dict[str, str]:
 
 
 def main() -> None:
-    running = {name: subprocess.Popen([sys.executable, "-c", text], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-               for name, text in calls(int(sys.argv[1])).items()}
+    running = {
+        name: subprocess.Popen(
+            [sys.executable, "-c", text], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        )
+        for name, text in calls(int(sys.argv[1])).items()
+    }
     for name, process in running.items():
         said, _ = process.communicate()
         print(f"kernel {name}: {'built' if process.returncode == 0 else 'NOT built: ' + said[-300:]}")

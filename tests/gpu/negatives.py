@@ -22,8 +22,14 @@ from typing import Any
 
 HERE = Path(__file__).resolve().parent
 PROJECT = HERE.parent.parent
-PROFILE = {"NCCL_PROTO": "LL", "NCCL_ALGO": "Ring", "NCCL_P2P_LEVEL": "SYS", "NCCL_MAX_NCHANNELS": "16", "NCCL_BUFFSIZE": "16777216",
-           "NCCL_NTHREADS": "512"}
+PROFILE = {
+    "NCCL_PROTO": "LL",
+    "NCCL_ALGO": "Ring",
+    "NCCL_P2P_LEVEL": "SYS",
+    "NCCL_MAX_NCHANNELS": "16",
+    "NCCL_BUFFSIZE": "16777216",
+    "NCCL_NTHREADS": "512",
+}
 LIMIT_S = 75.0
 
 
@@ -51,7 +57,11 @@ def cases(work: Path, guard: Mapping[str, str]) -> list[Case]:
     conf = work / "conf" / "nccl.conf"
     conf.parent.mkdir(parents=True, exist_ok=True)
     # NCCL_CONF_FILE replaces a conf file that holds the guard: so it holds it, too.
-    conf.write_text("".join(f"{k}={v}\n" for k, v in {**{k: v for k, v in guard.items() if k.startswith("NCCL_")}, **PROFILE}.items()))
+    conf.write_text(
+        "".join(
+            f"{k}={v}\n" for k, v in {**{k: v for k, v in guard.items() if k.startswith("NCCL_")}, **PROFILE}.items()
+        )
+    )
     ours, before = work / "ours", work / "before"
     for folder, lines in ((ours, [f"os.environ.setdefault({k!r}, {v!r})" for k, v in PROFILE.items()]), (before, [])):
         folder.mkdir(exist_ok=True)
@@ -65,10 +75,24 @@ def cases(work: Path, guard: Mapping[str, str]) -> list[Case]:
         Case("misspelt-name", renamed, both(renamed), ("NCCL_MAX_CHANNELS",), refused=True),
         Case("wrong-case", cased, both(cased), ("NCCL_P2P_LEVEL",), refused=True),
         Case("value-out-of-range", beyond, both(beyond), ("NCCL_NTHREADS",), refused=True),
-        Case("conf-file-loses", PROFILE, both(wins), ("NCCL_PROTO", "environment"), "nccl_conf", (
-            {"name": "environment of the server", "kind": "environment", "variables": {"NCCL_PROTO": "Simple"}},
-            {"name": "profile pcie-ll-ring by nccl_conf", "kind": "nccl_conf", "variables": PROFILE})),
-        Case("shadowed-sitecustomize", PROFILE, both({"PYTHONPATH": f"{before}:{ours}"}), ("nothing of the profile",), "sitecustomize"),
+        Case(
+            "conf-file-loses",
+            PROFILE,
+            both(wins),
+            ("NCCL_PROTO", "environment"),
+            "nccl_conf",
+            (
+                {"name": "environment of the server", "kind": "environment", "variables": {"NCCL_PROTO": "Simple"}},
+                {"name": "profile pcie-ll-ring by nccl_conf", "kind": "nccl_conf", "variables": PROFILE},
+            ),
+        ),
+        Case(
+            "shadowed-sitecustomize",
+            PROFILE,
+            both({"PYTHONPATH": f"{before}:{ours}"}),
+            ("nothing of the profile",),
+            "sitecustomize",
+        ),
         Case("set-after-init", PROFILE, both({}), ("later communicator",), late=PROFILE),
         Case("one-rank-without", PROFILE, (PROFILE, {}), ("rank 1",)),
     ]
@@ -80,10 +104,17 @@ def start(case: Case, place: Path, python: str, guard: Mapping[str, str]) -> lis
     place.mkdir(parents=True)
     base = {k: os.environ[k] for k in ("PATH", "HOME", "LD_LIBRARY_PATH", "CUDA_HOME") if os.environ.get(k)}
     late = ["--late", json.dumps(case.late)] if case.late else []
-    return [subprocess.Popen([python, str(HERE / "negatives_worker.py"), str(rank), "2", str(place / "store"), *late],
-                             env={**base, **guard, **environment, **debug_environment(str(place))}, stdin=subprocess.DEVNULL,
-                             stdout=(place / f"rank{rank}.out").open("wb"), stderr=subprocess.STDOUT, start_new_session=True)
-            for rank, environment in enumerate(case.environments)]
+    return [
+        subprocess.Popen(
+            [python, str(HERE / "negatives_worker.py"), str(rank), "2", str(place / "store"), *late],
+            env={**base, **guard, **environment, **debug_environment(str(place))},
+            stdin=subprocess.DEVNULL,
+            stdout=(place / f"rank{rank}.out").open("wb"),
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        for rank, environment in enumerate(case.environments)
+    ]
 
 
 def finish(workers: list[subprocess.Popen[bytes]], until: float) -> tuple[str, list[int]]:
@@ -107,17 +138,44 @@ def judge(case: Case, place: Path, outcome: str, nccl: str) -> dict[str, Any]:
     from plumbline.nccl.profile import validate
 
     logs = [p.read_text(errors="replace") for p in sorted(place.glob("nccl.*.log"))]
-    found = proof.prove(profile="pcie-ll-ring", asked=case.asked, delivery=case.delivery, logs=logs, expected_ranks=2,
-                        nccl_version=nccl, sources=list(case.sources), host="gpu-local")
-    words = " ".join([*found["reasons"], *(v["why"] for r in found["ranks"] for k in ("ignored", "overridden", "missing") for v in r[k])])
+    found = proof.prove(
+        profile="pcie-ll-ring",
+        asked=case.asked,
+        delivery=case.delivery,
+        logs=logs,
+        expected_ranks=2,
+        nccl_version=nccl,
+        sources=list(case.sources),
+        host="gpu-local",
+    )
+    words = " ".join(
+        [
+            *found["reasons"],
+            *(v["why"] for r in found["ranks"] for k in ("ignored", "overridden", "missing") for v in r[k]),
+        ]
+    )
     refusal = None
     if case.refused:
         refusal = "; ".join(map(str, validate({"variables": dict(case.asked)}, nccl)))
     caught = found["profile_in_force"] in case.in_force and all(part in words for part in case.expect) and refusal != ""
-    per_rank = [{"rank": r["rank"], **{k: [f"{v['name']}: {v.get('why', '')}" for v in r[k]] for k in proof.VERDICTS if k != "taken"},
-                 "taken": [v["name"] for v in r["taken"]]} for r in found["ranks"]]
-    return {"case": case.name, "caught": caught, "outcome": outcome, "profile_in_force": found["profile_in_force"],
-            "reasons": found["reasons"], "ranks": per_rank, "refused_before_a_start": refusal, "nccl": found["nccl_version"]}
+    per_rank = [
+        {
+            "rank": r["rank"],
+            **{k: [f"{v['name']}: {v.get('why', '')}" for v in r[k]] for k in proof.VERDICTS if k != "taken"},
+            "taken": [v["name"] for v in r["taken"]],
+        }
+        for r in found["ranks"]
+    ]
+    return {
+        "case": case.name,
+        "caught": caught,
+        "outcome": outcome,
+        "profile_in_force": found["profile_in_force"],
+        "reasons": found["reasons"],
+        "ranks": per_rank,
+        "refused_before_a_start": refusal,
+        "nccl": found["nccl_version"],
+    }
 
 
 def main() -> None:
@@ -136,7 +194,10 @@ def main() -> None:
     for case, workers in started:
         outcome, _ = finish(workers, until)
         rows.append(judge(case, folder / case.name, outcome, manifest["nccl_version"] or ""))
-        print(f"{'caught' if rows[-1]['caught'] else 'NOT CAUGHT'}: {case.name}: {outcome}; {'; '.join(rows[-1]['reasons'])[:300]}", flush=True)
+        print(
+            f"{'caught' if rows[-1]['caught'] else 'NOT CAUGHT'}: {case.name}: {outcome}; {'; '.join(rows[-1]['reasons'])[:300]}",
+            flush=True,
+        )
     results.mkdir(parents=True, exist_ok=True)
     (results / "negatives.json").write_text(json.dumps(rows, indent=1))
     sys.exit(0 if all(row["caught"] for row in rows) else 1)

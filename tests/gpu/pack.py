@@ -33,7 +33,10 @@ PROJECT = HERE.parent.parent
 LIMIT = 64 << 20
 PARTS = {"engine": ("site",), "controller": ("controller",), "both": ("site", "controller")}
 PLATFORMS = [f"manylinux_2_{n}_x86_64" for n in (39, 35, 34, 31, 28, 27, 26, 24, 17, 12, 5)] + [
-    "manylinux2014_x86_64", "manylinux1_x86_64", "linux_x86_64"]
+    "manylinux2014_x86_64",
+    "manylinux1_x86_64",
+    "linux_x86_64",
+]
 # Never read where the run goes: scripts with a path of the packing machine, type stubs, sources of compiled parts.
 _NEVER = re.compile(r".*\.data/scripts/.*|.*\.pyi$|.*\.(cpp|cc|lib|a)$")
 _NEEDED = re.compile(r"^(sglang|tvm_ffi)/")
@@ -60,8 +63,17 @@ def read_pins(text: str, where: str = "pins.txt") -> list[Pin]:
         match = re.fullmatch(r"([A-Za-z0-9._-]+)==([A-Za-z0-9.+!]+)", words[0])
         options = dict(word.partition("=")[::2] for word in words[2:])
         if not match or len(words) < 2 or words[1] not in PARTS or set(options) - {"keep", "drop"}:
-            raise ValueError(f"{where}, line {number}: found {line!r}; allowed: name==version {'|'.join(PARTS)} [keep=PATH,..] [drop=PREFIX,..]")
-        pins.append(Pin(match[1], match[2], words[1], *(tuple(filter(None, options.get(k, "").split(","))) for k in ("keep", "drop"))))
+            raise ValueError(
+                f"{where}, line {number}: found {line!r}; allowed: name==version {'|'.join(PARTS)} [keep=PATH,..] [drop=PREFIX,..]"
+            )
+        pins.append(
+            Pin(
+                match[1],
+                match[2],
+                words[1],
+                *(tuple(filter(None, options.get(k, "").split(","))) for k in ("keep", "drop")),
+            )
+        )
     return pins
 
 
@@ -92,7 +104,11 @@ def faults(record: str, root: Path) -> list[str]:
         if not digest:
             continue
         file = root / path
-        got = base64.urlsafe_b64encode(hashlib.sha256(file.read_bytes()).digest()).rstrip(b"=").decode() if file.is_file() else ""
+        got = (
+            base64.urlsafe_b64encode(hashlib.sha256(file.read_bytes()).digest()).rstrip(b"=").decode()
+            if file.is_file()
+            else ""
+        )
         if digest != f"sha256={got}":
             found.append(path)
     return found
@@ -103,13 +119,36 @@ def download(pin: Pin, cache: Path) -> Path:
     stem = re.sub(r"[-_.]+", "_", pin.name).lower()
 
     def there() -> list[Path]:
-        return [p for p in cache.glob("*.whl") if re.sub(r"[-_.]+", "_", p.name.split("-")[0]).lower() == stem and p.name.split("-")[1] == pin.version]
+        return [
+            p
+            for p in cache.glob("*.whl")
+            if re.sub(r"[-_.]+", "_", p.name.split("-")[0]).lower() == stem and p.name.split("-")[1] == pin.version
+        ]
 
     if not there():
         platforms = [word for p in PLATFORMS for word in ("--platform", p)]
         abis = ["--abi", "cp312", "--abi", "abi3", "--abi", "none"]
-        subprocess.run([sys.executable, "-m", "pip", "download", "-q", "--no-deps", "--only-binary=:all:", "--python-version", "3.12",
-                        "--implementation", "cp", *abis, *platforms, "-d", str(cache), f"{pin.name}=={pin.version}"], check=True)
+        subprocess.run(
+            [
+                sys.executable,
+                "-m",
+                "pip",
+                "download",
+                "-q",
+                "--no-deps",
+                "--only-binary=:all:",
+                "--python-version",
+                "3.12",
+                "--implementation",
+                "cp",
+                *abis,
+                *platforms,
+                "-d",
+                str(cache),
+                f"{pin.name}=={pin.version}",
+            ],
+            check=True,
+        )
     return there()[0]
 
 
@@ -149,8 +188,11 @@ def archive(folder: Path, target: Path, level: int = 6) -> None:
 
 def travelling(project: Path, out: Path) -> int:
     """Bytes of the project's files (tracked and untracked, not ignored) and of ``out``."""
-    listed = subprocess.run(["git", "-C", str(project), "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
-                            capture_output=True, check=True).stdout
+    listed = subprocess.run(
+        ["git", "-C", str(project), "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+        capture_output=True,
+        check=True,
+    ).stdout
     names = [project / n.decode() for n in listed.split(b"\0") if n]
     return sum(p.stat().st_size for p in [*names, *out.rglob("*")] if p.is_file())
 
@@ -170,13 +212,17 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=PROJECT / ".gpu")
     parser.add_argument("--cache", type=Path, default=Path.home() / ".cache" / "plumbline-gpu-wheels")
     parser.add_argument("--kernels", type=Path, help="folder of built kernels that a run has brought back")
-    parser.add_argument("--kernel", choices=["sm90", "sm100"], default="sm90", help="architecture of sglang-kernel's library")
+    parser.add_argument(
+        "--kernel", choices=["sm90", "sm100"], default="sm90", help="architecture of sglang-kernel's library"
+    )
     parser.add_argument("--level", type=int, default=6, choices=range(10), help="of xz: 2 is quick and 15 % larger")
     options = parser.parse_args()
     options.cache.mkdir(parents=True, exist_ok=True)
     options.out.mkdir(parents=True, exist_ok=True)
     ignore(PROJECT, options.out.name)
-    pins = read_pins(options.pins.read_text().replace("sgl_kernel/sm90/", f"sgl_kernel/{options.kernel}/"), str(options.pins))
+    pins = read_pins(
+        options.pins.read_text().replace("sgl_kernel/sm90/", f"sgl_kernel/{options.kernel}/"), str(options.pins)
+    )
     with tempfile.TemporaryDirectory() as scratch:
         stage = Path(scratch)
         carried = {}
@@ -185,14 +231,20 @@ def main() -> None:
             for folder in PARTS[pin.part]:
                 (stage / folder).mkdir(exist_ok=True)
                 unpack(wheel, pin, stage / folder)
-            carried[pin.name] = {"version": pin.version, "file": wheel.name, "part": pin.part,
-                                 "sha256": hashlib.sha256(wheel.read_bytes()).hexdigest()}
+            carried[pin.name] = {
+                "version": pin.version,
+                "file": wheel.name,
+                "part": pin.part,
+                "sha256": hashlib.sha256(wheel.read_bytes()).hexdigest(),
+            }
         if options.kernels:
             shutil.copytree(options.kernels, stage / "jit")
         (stage / "carried.json").write_text(json.dumps(carried, indent=1, sort_keys=True))
         archive(stage, options.out / "carried.tar.xz", options.level)
     size, total = (options.out / "carried.tar.xz").stat().st_size, travelling(PROJECT, options.out)
-    print(f"{options.out / 'carried.tar.xz'}: {size / 2**20:.1f} MiB; with the project {total / 2**20:.1f} MiB of {LIMIT >> 20} MiB")
+    print(
+        f"{options.out / 'carried.tar.xz'}: {size / 2**20:.1f} MiB; with the project {total / 2**20:.1f} MiB of {LIMIT >> 20} MiB"
+    )
     if total > LIMIT:
         raise SystemExit("too much to travel")
 

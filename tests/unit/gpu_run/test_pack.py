@@ -26,7 +26,9 @@ def test_the_projects_own_pins_are_read_and_name_each_distribution_once() -> Non
     assert kernel.keep == ("sgl_kernel/sm90/common_ops.abi3.so",)
 
 
-@pytest.mark.parametrize("line", ["sglang", "sglang>=1 engine", "sglang==1 nowhere", "sglang==1", "sglang==1 engine colour=red"])
+@pytest.mark.parametrize(
+    "line", ["sglang", "sglang>=1 engine", "sglang==1 nowhere", "sglang==1", "sglang==1 engine colour=red"]
+)
 def test_a_line_that_is_no_pin_is_named(line: str) -> None:
     with pytest.raises(ValueError, match="line 2"):
         pack.read_pins(f"# pins\n{line}\n")

@@ -26,8 +26,14 @@ def _name_of(module: str, name: str) -> object:
 
 
 class _Absent(MetaPathFinder, Loader):
-    def find_spec(self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
-        return ModuleSpec(fullname, self, is_package=True) if fullname.startswith("flashinfer.") and fullname not in _USED else None
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        return (
+            ModuleSpec(fullname, self, is_package=True)
+            if fullname.startswith("flashinfer.") and fullname not in _USED
+            else None
+        )
 
     def exec_module(self, module: ModuleType) -> None:
         module.__getattr__ = lambda name: _name_of(module.__name__, name)  # type: ignore[method-assign]
