@@ -124,7 +124,9 @@ def make_build(work: Path, lock: dict[str, Any], site_from: Path, machine: Path,
             archive.extractall(site)
     patched = []
     for entry in lock["patches"]:
-        changed = patch.apply(site, Path(entry["source"]).read_text(), entry.get("strip", 1), f"patch {entry['file']}")
+        changed = patch.apply(
+            site, Path(entry["source"]).read_text(), entry.get("strip", 1), f"patch {entry['file']}"
+        )
         patched.append(
             {
                 "file": entry["file"],

@@ -157,7 +157,9 @@ def judge(case: Case, place: Path, outcome: str, nccl: str) -> dict[str, Any]:
     refusal = None
     if case.refused:
         refusal = "; ".join(map(str, validate({"variables": dict(case.asked)}, nccl)))
-    caught = found["profile_in_force"] in case.in_force and all(part in words for part in case.expect) and refusal != ""
+    caught = (
+        found["profile_in_force"] in case.in_force and all(part in words for part in case.expect) and refusal != ""
+    )
     per_rank = [
         {
             "rank": r["rank"],

@@ -180,7 +180,9 @@ def archive(folder: Path, target: Path, level: int = 6) -> None:
         xz = shutil.which("xz")
         if xz:
             with open(target, "wb") as out:
-                subprocess.run([xz, "-T2", f"-{level}", "--block-size=32MiB", "-c", str(plain)], stdout=out, check=True)
+                subprocess.run(
+                    [xz, "-T2", f"-{level}", "--block-size=32MiB", "-c", str(plain)], stdout=out, check=True
+                )
         else:
             with lzma.open(target, "wb", preset=level) as out, open(plain, "rb") as source:
                 shutil.copyfileobj(source, out)

@@ -257,6 +257,7 @@ def _window(
         gpu=task.sampler.result() if task.sampler else None,
     )
     result["conditions"] = {
+        "concurrency": plan.concurrency,
         "cpu_share": spent,
         "load_average": list(os.getloadavg()),
         "memory_available_bytes": _memory(),

@@ -57,7 +57,7 @@ def bridges(sysfs: Path) -> List[Tuple[Path, int, int]]:
 
 
 def switch_off(sysfs: Path) -> Dict[str, Any]:
-    """``{ports: [{bdf, was, now}], already_off: n, failed: [{bdf, why}]}``; each register is read again once written."""
+    """``{ports: [{bdf, was, now}], already_off: n, failed: [{bdf, why}]}``; what is written is read again."""
     report: Dict[str, Any] = {"ports": [], "already_off": 0, "failed": []}
     for path, register, was in bridges(sysfs):
         if was & 0x7F == 0:

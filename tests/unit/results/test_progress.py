@@ -29,6 +29,14 @@ def test_a_measurement_shows_its_figures_and_what_invalidates_it():
     assert line == "  one-stream: 158.2 tok/s, accept length 2.84, step 17.90 ms, not used: foreign_load"
 
 
+def test_many_streams_show_what_all_of_them_get():
+    metrics = {"decode_tok_s": 33.0, "output_tok_s": 528.4, "accept_length": 1.0, "step_ms": 30.1}
+    line = progress.describe("plumbline_throughput", {"measurement": {
+        "workload": "sixteen-streams", "status": "ok", "metrics": metrics, "flags": [],
+        "conditions": {"concurrency": 16}}})
+    assert line == "  sixteen-streams: 528.4 tok/s, step 30.10 ms"
+
+
 def test_a_failure_names_its_class():
     line = progress.describe("plumbline_ready", {"ready": False, "failure": {"class": "cuda_oom", "detail": "GPU 7"}})
     assert line == "  not ready: cuda_oom: GPU 7"

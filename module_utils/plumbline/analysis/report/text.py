@@ -120,8 +120,8 @@ MEASUREMENT_HEAD = ("started", "host", "block", "arm", "workload", "tok/s", "acc
 
 def headline(measurement: dict) -> Optional[float]:
     """The tok/s that is compared: decode_tok_s of a single stream, else output_tok_s."""
-    metrics = measurement["metrics"]
-    return metrics["decode_tok_s"] if metrics["decode_tok_s"] is not None else metrics["output_tok_s"]
+    alone = measurement["conditions"].get("concurrency", 1) == 1
+    return measurement["metrics"]["decode_tok_s" if alone else "output_tok_s"]
 
 
 def measurement_rows(measurements: list[dict]) -> list[tuple[str, ...]]:
