@@ -156,9 +156,6 @@ from typing import Any, Dict
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.plumbline.errors import PlumblineError
-
-# Shipped with the module, since its text is run by the build's Python: Ansible ships what is imported.
-from ansible.module_utils.plumbline.gpu import nvml_loop  # noqa: F401
 from ansible.module_utils.plumbline.measure import measurement, workload
 
 

@@ -17,7 +17,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Dict, List, Optional, Set, Tuple
 
-from . import query, smi
+from . import (
+    nvml_loop,  # noqa: F401  (read as text below: what is not imported, Ansible does not send)
+    query,
+    smi,
+)
 from . import window as windows
 
 _QUERY = (

@@ -16,6 +16,7 @@ from typing import Any, Dict, List, Optional, Union
 
 from ..errors import PlumblineError
 from ..files import read_lines, write_atomic, write_json
+from . import collective_worker  # noqa: F401  (read as text below: what is not imported, Ansible does not send)
 
 PathLike = Union[str, Path]
 # Decode: batch x hidden x 2 bytes; prefill: up to the chunk of a long prompt.

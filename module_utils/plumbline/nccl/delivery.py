@@ -13,6 +13,7 @@ from typing import Any, Dict, List, Optional, Union
 
 from ..errors import PlumblineError
 from ..files import write_atomic
+from . import site_hook  # noqa: F401  (read as text below: what is not imported, Ansible does not send)
 from .profile import DELIVERIES
 
 PathLike = Union[str, Path]
