@@ -32,3 +32,16 @@ class PlumblineAction(ActionBase):
     def act(self, arguments: dict, task_vars: dict) -> dict:
         """Do the work; returns the task's result."""
         raise NotImplementedError
+
+
+class ModuleInWorker(ActionBase):
+    """Runs the module of the action's own name, from a worker that ends with its controller."""
+
+    _supports_check_mode = True
+    _supports_async = False
+
+    def run(self, tmp: Any = None, task_vars: Optional[dict] = None) -> dict:
+        result = super().run(tmp, task_vars)
+        die_with_controller()
+        result.update(self._execute_module(task_vars=task_vars))
+        return result
