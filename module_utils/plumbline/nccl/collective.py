@@ -105,7 +105,7 @@ def _launch(python: str, base: Path, world: int, environment: Mapping[str, str])
             with open(base / f"rank{rank}.log", "wb") as log:
                 workers.append(
                     subprocess.Popen(
-                        [python, str(base / "worker.py"), str(base / "spec.json"), str(rank)],
+                        [python, str(base / "worker.py"), str(base / "spec.json"), str(rank), str(os.getpid())],
                         stdin=subprocess.DEVNULL,
                         stdout=log,
                         stderr=subprocess.STDOUT,

@@ -1,7 +1,7 @@
 """One rank of a timed, data-checked all-reduce. Runs alone, with a build's own Python (it needs torch unless
 ``backend`` is ``socket``).
 
-    python collective_worker.py SPEC.json RANK
+    python collective_worker.py SPEC.json RANK PARENT_PID
 
 SPEC: ``{world, backend: nccl|gloo|socket, folder, sizes: [bytes], dtype: bfloat16|float32, graph: bool, iterations:
 null or n, fault: null or {rank, do: hang|wrong|crash|freeze, at: "init" or bytes}}`` (``fault`` is for tests and
@@ -330,6 +330,8 @@ class Torch:
 def main(argv: List[str]) -> int:
     # PR_SET_PDEATHSIG: whoever started this is the one that limits its time.
     ctypes.CDLL(None, use_errno=True).prctl(1, signal.SIGKILL)
+    if os.getppid() != int(argv[3]):  # it ended while this one started, before the kernel was told
+        return 1
     with open(argv[1]) as f:
         spec = json.load(f)
     me = Rank(spec, int(argv[2]))
