@@ -13,7 +13,6 @@ from ..digest import digest
 from ..errors import PlumblineError
 
 SCHEMA = "plumbline.build/1"
-FLAVOURS = ("cpu", "cuda")
 
 # Keys that say nothing about what is installed: a change of theirs must not make a new build.
 _NOT_IDENTITY = ("description", "needs_bytes")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
 import shutil
@@ -21,10 +20,9 @@ from ..sglang import options
 from . import installed, manifest, pip
 from .interpreter import find, probe
 from .lock import alternatives, build_digest, lock_digest, needed_bytes, requirement, requirements
+from .locked import locked
 from .patch import apply
 from .seed import unpack_pip
-
-LOCK_WAIT_S = 1800.0
 
 
 def present(root: Path, lock: Dict[str, Any], given_python: Optional[str] = None) -> Optional[Path]:
@@ -129,30 +127,6 @@ def prepare(
     if wheelhouse is not None:
         check_wheelhouse(wheelhouse, lock, where)
     return {**found, "digest": digest, "minor": minor}
-
-
-@contextlib.contextmanager
-def _locked(root: Path) -> Iterator[int]:
-    """Hold the root's build lock. Steps inherit it, so that what an aborted build left running is waited for."""
-    folder = manifest.builds_dir(root)
-    folder.mkdir(parents=True, exist_ok=True)
-    with open(folder / ".lock", "a") as f:
-        deadline = time.monotonic() + LOCK_WAIT_S
-        while True:
-            try:
-                fcntl.flock(f, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if time.monotonic() > deadline:
-                    raise PlumblineError(
-                        "another build has been running on this host for too long",
-                        str(folder / ".lock"),
-                        f"still held after {LOCK_WAIT_S:.0f} s",
-                        None,
-                        f"fuser -v {folder}/.lock names it",
-                    ) from None
-                time.sleep(0.2)
-        yield f.fileno()
 
 
 def site_packages(build: Path) -> Path:
@@ -300,7 +274,7 @@ def make(
     """
     digest = interpreter["digest"]
     build = manifest.builds_dir(root) / digest
-    with _locked(root) as keep_open:
+    with locked(root) as keep_open:
         found = manifest.read(build)
         if found is not None:  # somebody else made it while this one waited
             return found

@@ -9,50 +9,24 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import shutil
-import time
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any, Dict, Iterator, List, Optional
+from typing import Any, Dict, List, Optional
 
 from ..build import manifest
+from ..build.locked import locked
 from ..errors import PlumblineError
 from ..files import append_line, read_lines
 
 ALTERED = ".altered"
 HISTORY = "history.jsonl"
-LOCK_WAIT_S = 1800.0  # what a killed maker started may still run
 
 
 def altered(root: Path, digest: str) -> Path:
     """Where an altered build is kept."""
     return manifest.builds_dir(root) / f"{digest}{ALTERED}"
-
-
-@contextlib.contextmanager
-def _locked(root: Path) -> Iterator[None]:
-    """Hold the lock that whoever makes a build holds."""
-    folder = manifest.builds_dir(root)
-    folder.mkdir(parents=True, exist_ok=True)
-    with open(folder / ".lock", "a") as f:
-        end = time.monotonic() + LOCK_WAIT_S
-        while True:
-            try:
-                fcntl.flock(f, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if time.monotonic() > end:
-                    raise PlumblineError(
-                        "a build is being made on this host",
-                        str(folder / ".lock"),
-                        f"still held after {LOCK_WAIT_S:.0f} s",
-                        None,
-                        f"wait for it; fuser -v {folder}/.lock names it",
-                    ) from None
-                time.sleep(0.2)
-        yield
 
 
 def users_of(build: Path) -> List[Dict[str, Any]]:
@@ -98,7 +72,7 @@ def prepare(root: Path, anew: Optional[str], state: str, check: bool = False) ->
             )
     if check:
         return {"changed": move, "current": now, "kept": str(kept) if move else None}
-    with _locked(root):
+    with locked(root):
         if now and not now.endswith(ALTERED):
             append_line(manifest.builds_dir(root) / HISTORY, {"at": _now(), "was": now, "state": state})
         if build and kept and move:
@@ -109,7 +83,7 @@ def prepare(root: Path, anew: Optional[str], state: str, check: bool = False) ->
             # First the link, then the folder: were it the other way round, a kill between the two would leave
             # `current` pointing to where the next build is made.
             if now == build.name:
-                _point(root, kept.name)
+                manifest.switch(root, kept.name)
             build.rename(kept)
     return {"changed": move, "current": now, "kept": str(kept) if move else None}
 
@@ -119,11 +93,11 @@ def restore(root: Path, digest: str, check: bool = False) -> Dict[str, Any]:
     build, kept = manifest.builds_dir(root) / digest, altered(root, digest)
     back = kept.is_dir() and not build.exists()
     if back and not check:
-        with _locked(root):
+        with locked(root):
             pointed = manifest.current(root) == kept.name
             kept.rename(build)
             if pointed:
-                _point(root, digest)
+                manifest.switch(root, digest)
     return {"changed": back}
 
 
@@ -145,15 +119,11 @@ def roll_back(root: Path, check: bool = False) -> Dict[str, Any]:
     target = targets[-1]
     found = manifest.read(manifest.builds_dir(root) / target)
     if not check:
-        with _locked(root):
+        with locked(root):
             if now:
                 append_line(manifest.builds_dir(root) / HISTORY, {"at": _now(), "was": now, "state": "rollback"})
             manifest.switch(root, target)
     return {"changed": True, "was": now, "now": target, "name": found["name"] if found else None}
-
-
-def _point(root: Path, name: str) -> None:
-    manifest.switch(root, name)
 
 
 def _now() -> str:
