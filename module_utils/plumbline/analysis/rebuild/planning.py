@@ -1,0 +1,84 @@
+"""From the differences between a lock and an observed state to what must be run."""
+
+from __future__ import annotations
+
+from typing import Any, Mapping, Optional
+
+from ...state.impact import classify
+from ...state.values import absent
+from .declared import declared, facts
+from .host import Host, kind_of
+from .steps import FULL, STEPS, Difference, make_step, needs_reboot, of_lock
+from .ways import way
+
+
+def plan(
+    lock: dict[str, Any], found: Mapping[str, Any], state: Mapping[str, Any], host: Host, full: bool = False
+) -> dict[str, Any]:
+    """What to do about the differences ``found`` (as `lock.compare_with` gives them) between a lock and a state.
+
+    ``{result, steps: [{step, role, tasks, why, items: [differences], data}], anew: digest of the build to set aside or
+    null, facts: {variable: value} that this run takes from the lock in place of the inventory, inventory: [{variable,
+    group, item, was, now}], cannot: [{group, item, was, now, impact, why}], reboot: [items], again: int}``. ``again``
+    counts what steps can mend without a reboot.
+    """
+    by_step: dict[str, list[Difference]] = {}
+    cannot: list[Difference] = []
+    inventory: list[dict[str, Any]] = []
+    inside = kind_of(state) != "bare"
+    for d in [*found["differences"], *_other_build(lock, state, host)]:
+        step, why = way(lock, d, host, inside)
+        variable = declared(d, lock, host)
+        if variable:
+            inventory.append({"variable": variable, **{k: d[k] for k in ("group", "item", "was", "now")}})
+        if step and step not in host.may_run:
+            step, why = None, f"{step} is not among plumbline_rebuild_roles of this host"
+        if step:
+            by_step.setdefault(step, []).append(d)
+        elif not variable:
+            cannot.append({**{k: d[k] for k in ("group", "item", "was", "now", "impact")}, "why": why})
+    steps = [make_step(lock, name, items) for name, items in sorted(by_step.items(), key=lambda e: STEPS.index(e[0]))]
+    if full:
+        missing = set(host.may_run) - {s["step"] for s in steps}
+        more = [make_step(lock, name, [], FULL) for name in of_lock(lock, inside) if name in missing]
+        steps = sorted([*steps, *more], key=lambda s: STEPS.index(s["step"]))
+    mended = [i for items in by_step.values() for i in items]
+    return {
+        "result": found["result"],
+        "steps": steps,
+        "anew": _anew(state, by_step.get("sglang_build", []), host),
+        "facts": facts(lock, inventory, host),
+        "inventory": inventory,
+        "cannot": cannot,
+        "reboot": [f"{d['group']}: {d['item']}" for d in mended if needs_reboot(d)],
+        "again": sum(not needs_reboot(d) for d in mended),
+    }
+
+
+def _anew(state: Mapping[str, Any], items: list[Difference], host: Host) -> Optional[str]:
+    """The digest of the host's build if it is the locked one, at its own place, and must be made anew."""
+    here = (state["groups"].get("build") or {}).get("condition", {})
+    found = here.get("digest")
+    # One that was set aside already is at another place: a killed rebuild left it there.
+    its_place = isinstance(found, str) and str(here.get("path", "")).endswith(f"/{found}")
+    anew = bool(items) and its_place and here.get("lock_digest") == host.build_digest
+    return str(found) if anew and host.build_digest else None
+
+
+def _other_build(lock: Mapping[str, Any], state: Mapping[str, Any], host: Host) -> list[Difference]:
+    """That the current build was made from another lock, for a lock written by hand: it names versions, and two locks
+    can name the same ones. A captured lock knows what the build held."""
+    made_from = (state["groups"].get("build") or {}).get("condition", {}).get("lock_digest")
+    if lock.get("captured") or not host.build_digest or made_from == host.build_digest:
+        return []
+    impact, remedy = classify("build", "lock_digest", host.build_digest, made_from)
+    return [
+        {
+            "group": "build",
+            "item": "lock_digest",
+            "was": host.build_digest,
+            "now": made_from if isinstance(made_from, str) else absent(),
+            "impact": impact,
+            "remedy": remedy,
+        }
+    ]
