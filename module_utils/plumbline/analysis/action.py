@@ -1,12 +1,22 @@
 """What Plumbline's action plugins share: typed arguments, and a PlumblineError that becomes a failed task."""
 from __future__ import annotations
 
+import os
 from typing import Any, Optional
 
 from ansible.plugins.action import ActionBase
 
 from ..errors import PlumblineError
-from .worker import die_with_controller
+from ..server.supervisor import die_with_parent
+
+
+def end_with_controller() -> None:
+    """End this worker, which Ansible forked, when the ansible-playbook process ends, however it ends.
+
+    A worker whose result is larger than a pipe holds would else wait for ever for somebody to read it. The module that
+    it started goes on: what it measures lies in the spool.
+    """
+    die_with_parent(os.getppid())
 
 
 class PlumblineAction(ActionBase):
@@ -20,7 +30,7 @@ class PlumblineAction(ActionBase):
     def run(self, tmp: Any = None, task_vars: Optional[dict] = None) -> dict:
         """Validate the task's arguments, act, and return the result."""
         super().run(tmp, task_vars)
-        die_with_controller()
+        end_with_controller()
         _, arguments = self.validate_argument_spec(self.ARGUMENTS)
         try:
             result = self.act(arguments, task_vars or {})
@@ -42,6 +52,6 @@ class ModuleInWorker(ActionBase):
 
     def run(self, tmp: Any = None, task_vars: Optional[dict] = None) -> dict:
         result = super().run(tmp, task_vars)
-        die_with_controller()
+        end_with_controller()
         result.update(self._execute_module(task_vars=task_vars))
         return result

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import re
-import signal
 import subprocess
 from pathlib import Path
 from typing import Any, Callable, Dict, List, Optional, Sequence
 
 from ..errors import PlumblineError
+from ..server.supervisor import die_with_parent
 
-_PR_SET_PDEATHSIG = 1
 # Settings that would make pip or Python look at, or write to, another environment than the build's.
 _FOREIGN = (
     "PYTHONPATH",
@@ -28,11 +26,6 @@ _FOREIGN = (
     "VIRTUAL_ENV",
     "__PYVENV_LAUNCHER__",
 )
-
-
-def _die_with_parent() -> None:
-    """A killed build must not leave a pip behind that goes on writing."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def environment(extra: Optional[Dict[str, str]] = None) -> Dict[str, str]:
@@ -68,6 +61,7 @@ def run(argv: Sequence[str], env: Dict[str, str], log: Path, keep_open: int, cwd
         while it lives
     :raises subprocess.CalledProcessError: it ended with another status than 0; ``output`` is what it wrote
     """
+    own = os.getpid()
     with open(log, "ab") as f:
         f.write(("$ " + " ".join(argv) + "\n").encode())
         f.flush()
@@ -81,7 +75,8 @@ def run(argv: Sequence[str], env: Dict[str, str], log: Path, keep_open: int, cwd
             check=False,
             cwd=cwd,
             pass_fds=(keep_open,),
-            preexec_fn=_die_with_parent,
+            # A killed build must not leave a pip behind that goes on writing.
+            preexec_fn=lambda: die_with_parent(own),
         )
     with open(log, "rb") as f:
         f.seek(begin)

@@ -132,6 +132,13 @@ def _prctl(option: int, value: int) -> None:
         raise OSError(number, f"prctl({option}): {os.strerror(number)}")
 
 
+def die_with_parent(parent: int) -> None:
+    """Let the kernel end this process when ``parent``, the process that forked it, ends, however it ends."""
+    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:  # it ended before the kernel was told
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
 class LeaseWatch:
     """Says when the lease is no longer ours.
 
@@ -211,17 +218,12 @@ class Supervisor:
 
     def _start(self) -> None:
         own = os.getpid()
-
-        def in_child() -> None:
-            _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-            if os.getppid() != own:  # the supervisor died between fork and prctl
-                os._exit(127)
-
         with open(self.spec["log"], "ab", buffering=0) as log:
             started = time.monotonic()
             child = subprocess.Popen(
                 self.spec["argv"], env=self.spec["environment"], cwd=self.spec["cwd"], stdin=subprocess.DEVNULL,
-                stdout=log, stderr=log, start_new_session=True, close_fds=True, preexec_fn=in_child)
+                stdout=log, stderr=log, start_new_session=True, close_fds=True,
+                preexec_fn=lambda: die_with_parent(own))
         self.server = child.pid
         child.returncode = 0  # reaped here, by pid, not by subprocess
         write_json(self.dir / "pid.json", {
