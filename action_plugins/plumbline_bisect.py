@@ -5,13 +5,10 @@ from pathlib import Path
 from typing import Any
 
 from ansible.utils.display import Display
-from plumbline.analysis import bisecting
+from plumbline.analysis import bisecting, project
 from plumbline.analysis.action import PlumblineAction
 from plumbline.analysis.store import Results
 
-_PROJECT = Path(__file__).resolve().parent.parent
-_LOCKS = [_PROJECT / "states", _PROJECT / "roles" / "sglang_build" / "files" / "locks"]
-_SOURCES = [_PROJECT / "roles" / "sglang_build" / "files", _PROJECT]
 display = Display()
 
 
@@ -41,8 +38,9 @@ class ActionModule(PlumblineAction):
             workload=arguments["workload"], variant=arguments["variant"], catalogues=arguments["catalogues"],
             blocks=arguments["blocks"], margin=arguments["margin"], confidence=arguments["confidence"],
             build=arguments["build"], build_folders=arguments["build_folders"],
-            lock_folders=[*map(Path, [*arguments["states_folders"], *arguments["build_folders"]]), *_LOCKS],
-            source_folders=[*map(Path, arguments["search"]), *_SOURCES])
+            lock_folders=[*map(Path, [*arguments["states_folders"], *arguments["build_folders"]]), project.STATES,
+                          *project.BUILD_LOCKS],
+            source_folders=[*map(Path, arguments["search"]), *project.SOURCES])
         if self._task.check_mode:
             return {"test": None, "found": None, "units": search.units, "cannot_change": search.cannot}
         before = search.count

@@ -10,6 +10,7 @@ from typing import Any, Optional
 
 from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
+from plumbline.analysis import project
 from plumbline.analysis.build import locks, pack
 from plumbline.build.lock import file_serves, machine_of, needed_bytes
 from plumbline.build.make import check_wheelhouse
@@ -18,12 +19,6 @@ from plumbline.errors import PlumblineError
 from plumbline.state.redact import redact
 
 display = Display()
-
-_PROJECT = Path(__file__).resolve().parent.parent
-_ROLE_FILES = _PROJECT / "roles" / "sglang_build" / "files"
-# Where the project's own locks and source trees are, whatever play or role asks for them. A lab's folders come first.
-_LOCK_FOLDERS = [_ROLE_FILES / "locks", _PROJECT / "states"]
-_SEARCH = [_ROLE_FILES, _PROJECT]
 
 
 class ActionModule(ActionBase):
@@ -48,7 +43,9 @@ class ActionModule(ActionBase):
             )
         folders = {key: [Path(f) for f in args.get(key) or []] for key in ("lock_folders", "search")}
         lock, file = locks.load(
-            str(args["lock"]), [*folders["lock_folders"], *_LOCK_FOLDERS], [*folders["search"], *_SEARCH]
+            str(args["lock"]),
+            [*folders["lock_folders"], *project.BUILD_LOCKS],
+            [*folders["search"], *project.SOURCES],
         )
         args.update(lock=file, document=locks.without_sources(lock))
         given = {str(k): str(v) for k, v in (args.get("pip_environment") or {}).items()}

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from plumbline.analysis import capture
+from plumbline.analysis import capture, project
 from plumbline.analysis.action import PlumblineAction
 from plumbline.analysis.store import Results
-
-_PROJECT = Path(__file__).resolve().parent.parent
 
 
 class ActionModule(PlumblineAction):
@@ -17,7 +15,7 @@ class ActionModule(PlumblineAction):
         "state": {"type": "dict", "required": True},
         "evidence": {"type": "dict", "default": {}},
         "results_root": {"type": "path", "required": True},
-        "states_folder": {"type": "path", "default": str(_PROJECT / "states")},
+        "states_folder": {"type": "path", "default": str(project.STATES)},
         "lock_folders": {"type": "list", "elements": "path", "default": []},
         "search": {"type": "list", "elements": "path", "default": []},
         "description": {"type": "str", "default": ""},
@@ -26,7 +24,6 @@ class ActionModule(PlumblineAction):
     }
 
     def act(self, arguments: dict, task_vars: dict) -> dict:
-        files = _PROJECT / "roles" / "sglang_build" / "files"
         made = capture.prepare(
             arguments["state"],
             arguments["evidence"],
@@ -35,8 +32,8 @@ class ActionModule(PlumblineAction):
             variant=arguments["variant"] or None,
             states_folder=Path(arguments["states_folder"]),
             overwrite=arguments["overwrite"],
-            lock_folders=[*map(Path, arguments["lock_folders"]), files / "locks", _PROJECT / "states"],
-            search=[*map(Path, arguments["search"]), files, _PROJECT],
+            lock_folders=[*map(Path, arguments["lock_folders"]), *project.BUILD_LOCKS],
+            search=[*map(Path, arguments["search"]), *project.SOURCES],
         )
         if not self._task.check_mode:
             capture.write(made, Results(arguments["results_root"]), arguments["state"], arguments["evidence"])

@@ -5,12 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 from ansible.utils.display import Display
-from plumbline.analysis import comparison
+from plumbline.analysis import comparison, project
 from plumbline.analysis.action import PlumblineAction
 from plumbline.analysis.store import Results
 from plumbline.state.table import render
 
-_PROJECT = Path(__file__).resolve().parent.parent
 display = Display()
 
 
@@ -35,7 +34,7 @@ class ActionModule(PlumblineAction):
             found = task_vars["hostvars"].get(name, {}).get(arguments["observed"]) or {}
             if found.get("state"):
                 hosts[name] = found["state"]
-        folders = [*map(Path, arguments["states_folders"]), _PROJECT / "states"]
+        folders = [*map(Path, arguments["states_folders"]), project.STATES]
         was, now = (
             comparison.resolve(
                 arguments[side], where=side, results=results, states_folders=folders, hosts=hosts, members=members

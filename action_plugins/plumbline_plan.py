@@ -3,14 +3,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from plumbline.analysis import judge, prepare
+from plumbline.analysis import judge, prepare, project
 from plumbline.analysis import plan as plans
 from plumbline.analysis.action import PlumblineAction
 from plumbline.analysis.store import Results
 from plumbline.digest import digest
 from plumbline.errors import PlumblineError
-
-LOCKS = Path(__file__).parents[1] / "roles" / "sglang_build" / "files" / "locks"
 
 
 class ActionModule(PlumblineAction):
@@ -32,7 +30,7 @@ class ActionModule(PlumblineAction):
     def act(self, arguments: dict, task_vars: dict) -> dict:
         experiment, run, host = arguments["experiment"], arguments["run"], arguments["host"]
         paths, configs = prepare.model_places(arguments["catalogues"]["models"], arguments["root"],
-                                              str(Path(__file__).parents[1]))
+                                              str(project.ROOT))
         arms = prepare.arms(experiment, arguments["catalogues"], host, builds=self._builds(arguments),
                             model_paths={**paths, **arguments["model_paths"]},
                             model_configs={**configs, **arguments["model_configs"]})
@@ -66,6 +64,6 @@ class ActionModule(PlumblineAction):
     def _builds(self, arguments: dict) -> dict[str, dict]:
         experiment, host = arguments["experiment"], arguments["host"]
         names = {experiment["reference"].get("build") or host["build"], *experiment["axes"].get("build", [])}
-        folders = [*map(Path, arguments["lock_folders"]), LOCKS]
+        folders = [*map(Path, arguments["lock_folders"]), *project.BUILD_LOCKS]
         return {name: prepare.known_build(arguments["manifests"][name]) if name in arguments["manifests"]
                 else prepare.locked_build(name, folders) for name in names}

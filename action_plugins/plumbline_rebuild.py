@@ -7,15 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from ansible.utils.display import Display
-from plumbline.analysis import comparison, rebuild
+from plumbline.analysis import comparison, project, rebuild
 from plumbline.analysis import lock as locks
 from plumbline.analysis.action import PlumblineAction
 from plumbline.analysis.store import Results
 from plumbline.errors import PlumblineError
 from plumbline.state.table import render
 
-_PROJECT = Path(__file__).resolve().parent.parent
-_ROLE_FILES = _PROJECT / "roles" / "sglang_build" / "files"
 display = Display()
 
 
@@ -52,17 +50,15 @@ class ActionModule(PlumblineAction):
                 "the name of a lock in states/",
                 "ansible-playbook playbooks/rebuild.yml -e state=NAME",
             )
-        folders = [*map(Path, arguments["states_folders"]), _PROJECT / "states"]
-        search = [*map(Path, host.get("build_search") or []), _ROLE_FILES, _PROJECT]
+        folders = [*map(Path, arguments["states_folders"]), project.STATES]
+        search = [*map(Path, host.get("build_search") or []), *project.SOURCES]
         found = rebuild.read(arguments["name"], folders, search)
         lock = found.pop("lock")
-        rebuild.check_models(lock, host.get("catalogue") or {}, _PROJECT)
+        rebuild.check_models(lock, host.get("catalogue") or {}, project.ROOT)
         facts = {}
         if found["build_digest"]:
             lab = [Path(f) for f in host.get("build_lock_folders") or []]
-            declared = rebuild.digest_of_build(
-                str(host.get("build")), [*lab, _ROLE_FILES / "locks", _PROJECT / "states"], search
-            )
+            declared = rebuild.digest_of_build(str(host.get("build")), [*lab, *project.BUILD_LOCKS], search)
             if declared != found["build_digest"]:
                 own = Path(found["file"])
                 facts = {"sglang_build_lock": own.stem, "sglang_build_lock_folders": [str(own.parent), *map(str, lab)]}

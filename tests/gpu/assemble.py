@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -114,6 +115,8 @@ def make_build(work: Path, lock: dict[str, Any], site_from: Path, machine: Path,
     build = manifest.builds_dir(work / "root") / digest
     if manifest.read(build):
         return build
+    # Without its manifest it is half-made.
+    shutil.rmtree(build, ignore_errors=True)
     build.mkdir(parents=True)
     site = environment_with(sys.executable, build / "venv", [machine])
     for path in site_from.iterdir():
@@ -184,7 +187,9 @@ def main() -> None:
 
     machine = machine_site()
     python = ".".join(map(str, sys.version_info[:2]))
-    if not (work / "controller-venv").exists():
+    # The script is written last.
+    if not (work / "controller-venv" / "bin" / "ansible-playbook").exists():
+        shutil.rmtree(work / "controller-venv", ignore_errors=True)
         make_controller(work, machine)
     carried = json.loads((work / "carried.json").read_text())
     lock_file = work / "locks" / f"{NAME}.yml"

@@ -53,7 +53,8 @@ def tokenizer(folder: Path) -> None:
     """A byte-level tokenizer of exactly VOCABULARY tokens."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
-    pages = [str(p) for p in sorted(PROJECT.glob("**/*.md")) + sorted((PROJECT / "module_utils").glob("**/*.py"))]
+    folders = ("docs/**/*.md", "roles/**/*.md", "module_utils/**/*.py")
+    pages = [str(PROJECT / "README.md"), *(str(p) for some in folders for p in sorted(PROJECT.glob(some)))]
     made = Tokenizer(models.BPE())
     made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     made.decoder = decoders.ByteLevel()
@@ -167,7 +168,7 @@ def main() -> None:
     prompts.parent.mkdir(exist_ok=True)
     long_prompts(prompts, 10, 4000, target / "tokenizer.json")
     tiny = PROJECT / "models" / "prompts" / "tiny.jsonl"
-    entry = {"concurrency": 1, "requests": 8, "warmup_requests": 2, "temperature": 0, "greedy_equal": False}
+    entry = {"concurrency": 1, "requests": 8, "warmup_requests": 1, "temperature": 0, "greedy_equal": False}
     (work / "vars.json").write_text(
         json.dumps(
             {

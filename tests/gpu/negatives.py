@@ -30,7 +30,7 @@ PROFILE = {
     "NCCL_BUFFSIZE": "16777216",
     "NCCL_NTHREADS": "512",
 }
-LIMIT_S = 75.0
+LIMIT_S = 45.0
 
 
 @dataclass(frozen=True)

@@ -1,9 +1,10 @@
 #!/bin/bash
-# The run on real GPUs: tests/gpu/run.sh STAGE [STAGE...]      stages: prove, measure, steps, sweep, profile, negatives
+# The run on real GPUs: tests/gpu/run.sh STAGE [STAGE...]      stages: prove, sweep, negatives, measure, steps, profile, profile_no_p2p
 #
 # On a machine with 1, 2, 4 or 8 GPUs and Python 3.12 with torch, without network, after tests/gpu/pack.py has filled .gpu/ .
-# Tensor parallel is the number of GPUs. Records go to $OUT (default: results/gpu) as records.tar.gz, with run.log and, to be
-# packed the next time, SGLang's built kernels. Each stage ends inside its limit; RUN_LIMIT_S ends the whole run.
+# Tensor parallel is the number of GPUs that nvidia-smi shows. Records go to $OUT (default: results/gpu) as records.tar.gz, brought up to
+# date every ten seconds, with run.log and, to be packed the next time, SGLang's built kernels. A start that is made again goes on.
+# Each stage ends inside its limit, the whole run inside RUN_LIMIT_S. STAGE_LIMIT_S, if set, is every stage's limit.
 # /etc/nccl.conf and ~/.nccl.conf are never written, NVLink multicast stays off, and the GPUs' settings are as they are.
 set -u -o pipefail
 here=$(cd "$(dirname "$0")" && pwd)
@@ -11,107 +12,144 @@ project=$(cd "$here/../.." && pwd)
 work=${GPU_WORK:-/var/tmp/plumbline-gpu}
 out=${OUT:-$project/results/gpu}
 results=$work/results
-limit=${RUN_LIMIT_S:-540}
+limit=${RUN_LIMIT_S:-510}
 began=$(date +%s)
 machine_python=${GPU_PYTHON:-$(command -v python3)}
+# The most that each stage takes, in seconds. In four calls (prove sweep negatives; measure; steps; the two profiles), each with 50 s
+# for the build, all of them take less than 28 minutes.
+declare -A most=([prove]=200 [sweep]=90 [negatives]=60 [measure]=290 [steps]=375 [profile]=225 [profile_no_p2p]=225)
+stage_until=0
 # What keeps NVLink multicast off: for everything that is started from here.
 export NCCL_NVLS_ENABLE=0 TORCH_SYMM_MEM_DISABLE_MULTICAST=1 NVSHMEM_DISABLE_NVLS=1
 export LC_ALL=C.UTF-8 PYTHONUNBUFFERED=1 ANSIBLE_HOME=$work/ansible ANSIBLE_CONFIG=$project/ansible.cfg ANSIBLE_NOCOLOR=1
-mkdir -p "$work" "$out" "$results"
 
-since() { echo $(($(date +%s) - began)); }
-say() { echo "[+$(since)s] $*"; }
-left() { echo $((limit - $(since))); }
+now() { echo $(($(date +%s) - began)); }
+say() { echo "[+$(now)s] $*"; }
+gpus() { nvidia-smi --query-gpu=index --format=csv,noheader 2>/dev/null | grep -c '^[0-9]'; }
+built() { compgen -G "$work/root/builds/*/plumbline-build.json" >/dev/null && [ -x "$work/controller-venv/bin/ansible-playbook" ]; }
 
-gpus() { nvidia-smi --query-gpu=index --format=csv,noheader 2>/dev/null | wc -l; }
-
-prepare() {
-  if [ ! -f "$work/carried.json" ]; then
-    mkdir -p "$work/jit"
-    xz -T0 -dc "$project/.gpu/carried.tar.xz" | tar x -C "$work" || return 1
-    say "unpacked"
-  fi
-  count=$(gpus)
-  case $count in 1 | 2 | 4 | 8) ;; *) say "found $count GPUs; allowed: 1, 2, 4, 8"; return 1 ;; esac
-  (cd "$project" && "$machine_python" "$here/assemble.py" "$work") || return 1
-  say "build and controller made"
-  python=$work/root/builds/current/venv/bin/python
-  # One after the other these would be the first server's first minute.
-  TVM_FFI_CACHE_DIR=$work/jit SGLANG_IS_FLASHINFER_AVAILABLE=false \
-    timeout 120 "$python" "$here/kernels.py" $((8 / count)) &
-  [ -f "$work/vars.json" ] && [ -f "$project/.gpu/prompts/long.jsonl" ] || CUDA_VISIBLE_DEVICES="" "$python" "$here/models.py" "$work" "$count" || return 1
-  wait
-  say "models and kernels made, $count GPUs"
+# Seconds that the run and its stage have left.
+left() {
+  local run=$((limit - $(now))) stage=$((stage_until - $(now)))
+  echo $((run < stage ? run : stage))
 }
 
-# One playbook under what is left of the run. Its output goes into the log; a failed one does not end the run.
+# What a start that was cut off has left half-made is made again, from the archive on.
+unpack() {
+  rm -rf "$work/root/builds" "$work/site" "$work/controller" "$work/controller-venv" "$work/locks" "$work/carried.json" "$work/new"
+  mkdir -p "$work/new" "$work/jit"
+  xz -T0 -dc "$project/.gpu/carried.tar.xz" | tar x -C "$work/new" || return 1
+  if [ -d "$work/new/jit" ]; then cp -r "$work/new/jit/." "$work/jit/" && rm -rf "$work/new/jit"; fi
+  mkdir "$work/new/tokenizing" && cp -r "$work/new/site/"tokenizers* "$work/new/tokenizing/"
+  rm -rf "$work/tokenizing"
+  mv "$work/new/"* "$work/" && rmdir "$work/new"
+}
+
+prepare() {
+  count=$(gpus)
+  case $count in 1 | 2 | 4 | 8) ;; *) say "found $count GPUs; allowed: 1, 2, 4, 8"; return 1 ;; esac
+  say "$count GPUs"
+  if ! built; then
+    unpack || return 1
+    say "unpacked"
+  fi
+  local models=""
+  if [ ! -f "$work/vars.json" ] || [ ! -f "$project/.gpu/prompts/long.jsonl" ]; then
+    CUDA_VISIBLE_DEVICES="" PYTHONPATH=$work/tokenizing "$machine_python" "$here/models.py" "$work" "$count" &
+    models=$!
+  fi
+  (cd "$project" && "$machine_python" "$here/assemble.py" "$work") || return 1
+  say "build and controller made"
+  # Carried kernels are found by the digest of their sources; others would be the first server's first minute, one after the other.
+  if [ -z "$(ls -A "$work/jit")" ]; then
+    TVM_FFI_CACHE_DIR=$work/jit SGLANG_IS_FLASHINFER_AVAILABLE=false \
+      timeout 120 "$work/root/builds/current/venv/bin/python" "$here/kernels.py" $((8 / count))
+    say "kernels made"
+  fi
+  if [ -n "$models" ]; then wait "$models" || return 1; fi
+  say "ready"
+}
+
+playbook() {
+  (cd "$project" && timeout -k 20 "$1" "$work/controller-venv/bin/ansible-playbook" -i inventory/gpu-local \
+    -e "@$work/vars.json" -e "results_root=$results" "${@:2}")
+}
+
+# One playbook under what is left. A failed one does not end the run.
 play() {
-  local most=$1 allowed
-  shift
+  local allowed
   allowed=$(left)
-  [ "$allowed" -gt "$most" ] && allowed=$most
-  if [ "$allowed" -lt 45 ]; then say "left out for lack of time: $*"; return 1; fi
-  say "$*"
-  (cd "$project" && timeout -k 20 "$allowed" "$work/controller-venv/bin/ansible-playbook" -i inventory/gpu-local \
-    -e "@$work/vars.json" -e "results_root=$results" "$@")
+  if [ "$allowed" -lt 25 ]; then say "left out for lack of time: $*"; return 1; fi
+  say "$* (at most $allowed s)"
+  playbook "$allowed" "$@"
   local rc=$?
   say "rc $rc: $*"
   # What a playbook that ran out of time has left running is its own to clear.
-  [ $rc -eq 124 ] && (cd "$project" && timeout 60 "$work/controller-venv/bin/ansible-playbook" -i inventory/gpu-local \
-    -e "@$work/vars.json" -e "results_root=$results" playbooks/stop.yml)
+  [ $rc -eq 124 ] && playbook 60 playbooks/stop.yml
   return $rc
 }
 
-experiment() { play "$1" playbooks/matrix.yml -e "experiment=$here/experiments/$2.yml" "${@:3}"; }
+prove() { play playbooks/nccl.yml -e profile=pcie-ll-ring "$@"; }
+experiment() { play playbooks/matrix.yml -e "experiment=$here/experiments/$1.yml" "${@:2}"; }
 
 stage_prove() {
-  for delivery in env_file sitecustomize nccl_conf; do
-    play 170 playbooks/nccl.yml -e profile=pcie-ll-ring -e "delivery=$delivery"
-  done
+  for delivery in env_file sitecustomize nccl_conf; do prove -e "delivery=$delivery"; done
 }
-stage_measure() {
-  experiment 520 gpu-measure
-}
-stage_steps() {
-  experiment 400 gpu-steps
-}
+stage_measure() { experiment gpu-measure; }
+stage_steps() { experiment gpu-steps; }
 stage_sweep() {
-  play 240 playbooks/nccl.yml -e sweep=true -e profiles=none,pcie-ll-ring,ll-small-simple-large -e modes=as-is,no-p2p -e sweep_name=gpu
+  play playbooks/nccl.yml -e sweep=true -e profiles=none,pcie-ll-ring,ll-small-simple-large -e modes=as-is,no-p2p -e sweep_name=gpu
 }
-stage_profile() {
-  experiment 300 gpu-profile
-  experiment 300 gpu-profile-no-p2p -e gpu_no_p2p=true
-}
+# The proof is of the state that the boots after it have: they name it.
+stage_profile() { prove -e delivery=env_file && experiment gpu-profile; }
+stage_profile_no_p2p() { prove -e delivery=env_file -e gpu_no_p2p=true && experiment gpu-profile-no-p2p -e gpu_no_p2p=true; }
 stage_negatives() {
-  timeout 150 "$work/controller-venv/bin/python" "$here/negatives.py" "$work" "$results/negatives"
+  if [ "$count" -lt 2 ]; then say "left out: negatives need two GPUs"; return; fi
+  timeout "$(left)" "$work/controller-venv/bin/python" "$here/negatives.py" "$work" "$results/negatives"
 }
 
+# Everything so far, whole or not at all: whoever ends this run in the middle has the records of up to now.
 bring_back() {
-  say "packing the records"
   for boot in "$work"/root/boots/*/; do
     [ -f "$boot/server.log" ] || continue
     mkdir -p "$results/boots/$(basename "$boot")"
     grep -v "Ignore import error" "$boot/server.log" | tail -c 200000 >"$results/boots/$(basename "$boot")/server.log"
     cp "$boot"/exit.json "$results/boots/$(basename "$boot")/" 2>/dev/null
   done
-  if [ -d "$work/negatives" ]; then mkdir -p "$results/negatives" && cp -r "$work"/negatives/* "$results/negatives/" && find "$results/negatives" -name store -delete; fi
-  { nvidia-smi; nvidia-smi topo -m; nvidia-smi topo -p2p r; } >"$results/machine.txt" 2>&1
-  tar czf "$out/records.tar.gz" -C "$results" .
-  tar czf "$out/jit.tar.gz" --exclude='*.o' -C "$work/jit" . 2>/dev/null
-  ls -la "$out"
+  # Measurements that no task has recorded yet.
+  if compgen -G "$work/root/spool/*.json" >/dev/null; then mkdir -p "$results/spool" && cp "$work"/root/spool/*.json "$results/spool/" 2>/dev/null; fi
+  if [ -d "$work/negatives" ]; then
+    mkdir -p "$results/negatives" && cp -r "$work"/negatives/* "$results/negatives/" && find "$results/negatives" -name store -delete
+  fi
+  local new=$out/.records.$RANDOM
+  tar czf "$new" --ignore-failed-read -C "$results" . 2>/dev/null
+  # 1: a file changed while it was read.
+  if [ $? -le 1 ]; then mv "$new" "$out/records.tar.gz"; fi
 }
 
 run() {
   prepare || return 1
+  { nvidia-smi; nvidia-smi topo -m; nvidia-smi topo -p2p r; } >"$results/machine.txt" 2>&1
   for stage in "$@"; do
     say "== $stage"
+    stage_until=$(($(now) + ${STAGE_LIMIT_S:-${most[$stage]}}))
     "stage_$stage"
     say "== $stage: over"
   done
 }
 
+[ $# -gt 0 ] || { sed -n 2,9p "$0"; exit 2; }
 for stage in "$@"; do
-  case $stage in prove | measure | steps | sweep | profile | negatives) ;; *) echo "unknown stage $stage; allowed: prove, measure, steps, sweep, profile, negatives" >&2; exit 2 ;; esac
+  [ -n "${most[$stage]:-}" ] || { echo "unknown stage $stage; allowed: ${!most[*]}" >&2; exit 2; }
 done
-[ $# -gt 0 ] || { sed -n 2,4p "$0"; exit 2; }
-{ run "$@"; rc=$?; bring_back; exit $rc; } 2>&1 | tee "$out/run.log"
+mkdir -p "$work" "$out" "$results"
+(while sleep 10; do bring_back; done) >/dev/null 2>&1 &
+keeper=$!
+{ run "$@"; rc=$?; say "packing the records"; exit $rc; } 2>&1 | tee "$out/run.log"
+rc=${PIPESTATUS[0]}
+kill $keeper
+wait $keeper 2>/dev/null
+rm -f "$out"/.records.*
+bring_back
+tar czf "$out/jit.tar.gz" --exclude='*.o' -C "$work/jit" . 2>/dev/null
+exit "$rc"

@@ -16,9 +16,9 @@ from ..models import catalogue as models
 from ..models.place import place
 from ..sglang import arguments, speculation
 from . import experiment as experiments
+from . import project
 from .build import locks
 
-PROJECT = Path(__file__).parents[3]
 OPTIONS = Path(__file__).parent / "data" / "sglang-options"
 
 

@@ -150,7 +150,7 @@ def _conditions(group: str, a: Mapping[str, Any], b: Mapping[str, Any]) -> List[
         if was == now or is_unknown(was) or is_unknown(now):
             continue
         tolerance = _TOLERANCE.get(item, 0.05)
-        if tolerance is None or item.startswith(("free_mib.", "gpu.")) or item.endswith(": path"):
+        if tolerance is None or item.startswith(("free_mib.", "gpu.", "service.")) or item.endswith(": path"):
             continue
         if isinstance(was, (int, float)) and isinstance(now, (int, float)) and not isinstance(was, bool):
             if item == "foreign_load" and max(was, now) < 0.1:

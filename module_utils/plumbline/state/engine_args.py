@@ -8,7 +8,7 @@ from typing import Any, Dict, Mapping
 
 from .context import Context
 from .redact import redact, redact_text, secret_name
-from .units import server_units
+from .units import server_units, services
 from .values import Group, absent
 
 # Where a server listens has no part in what it computes, and can differ from boot to boot.
@@ -64,6 +64,7 @@ def observe(context: Context, environment: Mapping[str, str]) -> Group:
     units = server_units(context)
     for path, value in units.items():
         group.identity[f"unit.{path}"] = value
+    group.condition.update({f"service.{name}": how for name, how in services(context, units).items()})
     if not found and not units:
         group.identity["args"] = absent()
     return group

@@ -14,6 +14,7 @@ import os
 import stat as stat_module
 import struct
 import time
+from collections import Counter
 from pathlib import Path
 from typing import Any, Dict, Iterator, List, Optional, Set, Tuple
 
@@ -25,6 +26,7 @@ from .values import Group, absent, unknown
 
 # What the maker of a build writes beside its environment: says of the build, is no part of what runs.
 BUILD_NOTES = ("plumbline-build.json", "build.log")
+_ACCESS = 0o7666  # of a mode: everything but who may execute
 FOLD = 20  # a folder of this many foreign files or more is one item
 Entries = Dict[str, Tuple[Stat, int]]  # relative path -> (stat, mode)
 # Made by `python -m venv` and not by a wheel: part of the item `venv` of group `build`.
@@ -66,7 +68,7 @@ def walk(top: Path, prefix: str = "", prune: Tuple[str, ...] = ()) -> Tuple[Entr
 def _signature(entries: Entries) -> str:
     """A digest over every path and stat: the same signature means that nothing was written, so the result is the
     same."""
-    h = hashlib.sha256()
+    h = hashlib.sha256(b"2\n")  # of what is made of them: a result of an older kind is not taken
     for name, (key, mode) in sorted(entries.items()):
         h.update(f"{name}\0{key[0]},{key[1]},{key[2]},{key[3]},{mode}\n".encode("utf-8", "surrogateescape"))
     return h.hexdigest()
@@ -114,13 +116,14 @@ class Tree:
 
     def _compare(self) -> Dict[str, Any]:
         recorded = self.recorded()
+        usual = self._usual_mode()
         items: Dict[str, Any] = {}
         extra: List[str] = []
         for name, (key, mode) in self.entries.items():
             hashes = recorded.get(name)
             # Installers record byte code without a digest: it is judged like all byte code.
             if hashes is not None and ("__pycache__/" not in name or hashes != {""}):
-                value = self._check(name, key, mode, hashes)
+                value = self._check(name, key, mode, hashes) or self._mode(mode, usual)
             elif self.skeleton is not None and self._in_frame(name):
                 continue
             elif "__pycache__/" in name:
@@ -144,6 +147,18 @@ class Tree:
                     f"{dist.name} {dist.version} has no RECORD, so its files cannot be checked"
                 )
         return items
+
+    def _usual_mode(self) -> int:
+        """Who may read and write most files: an installer gives the same to each."""
+        modes = Counter(m & _ACCESS for _key, m in self.entries.values() if stat_module.S_ISREG(m))
+        return modes.most_common(1)[0][0] if modes else 0
+
+    @staticmethod
+    def _mode(mode: int, usual: int) -> Optional[Dict[str, Any]]:
+        """A file with the right contents that not the usual users may read or write, or that runs as its owner."""
+        if not stat_module.S_ISREG(mode) or mode & _ACCESS == usual:
+            return None
+        return {"kind": "mode", "mode": f"{stat_module.S_IMODE(mode):04o}"}
 
     def _in_frame(self, name: str) -> bool:
         assert self.skeleton is not None
@@ -227,11 +242,14 @@ class Tree:
                 continue
             listing = sorted((n, self._foreign(n)) for n in names)
             text = "\n".join(f"{n} {v.get('sha256', v.get('link', ''))}" for n, v in listing)
-            yield f"{folder}/", {
-                "kind": "extra",
-                "files": len(names),
-                "sha256": hashlib.sha256(text.encode()).hexdigest(),
-            }
+            yield (
+                f"{folder}/",
+                {
+                    "kind": "extra",
+                    "files": len(names),
+                    "sha256": hashlib.sha256(text.encode()).hexdigest(),
+                },
+            )
 
 
 def _parents(name: str) -> List[str]:

@@ -88,6 +88,7 @@ _RULES: Mapping[str, List[Tuple[str, str, str]]] = {
         (r"acs|iommu", "performance", "switch ACS or the IOMMU as the lock says (role gpu_host or BIOS), then reboot"),
         (r"command_line", "possible", "set the kernel command line with the role gpu_host, then reboot"),
         (r"sysctl\..*", "possible", "run rebuild.yml: the role gpu_host sets the sysctls of the lock"),
+        (r"boot\..*", "possible", "run rebuild.yml: it moves the file aside or writes it again"),
         (r"transparent_hugepage.*", "possible", "set it on the kernel command line or by the role gpu_host"),
         (r"bios.*|microcode", "possible", "firmware: cannot be changed from here"),
         (r"kernel\.build", "possible", "install and boot the locked kernel"),
@@ -103,6 +104,7 @@ _RULES: Mapping[str, List[Tuple[str, str, str]]] = {
         (r"apt\..*", "noise", "has no effect now, but decides which versions apt takes next: restore the file"),
     ],
     "runtime": [
+        (r"loader\..*", "performance", "run rebuild.yml: it moves the file aside or writes it again"),
         (r"governor|boost|smt|clock_limit.*|energy.*|cgroup|module\..*", "performance", "set it again (role gpu_host)"),
         (r".*", "possible", "set it again (role gpu_host)"),
     ],
@@ -126,6 +128,10 @@ _P2P_WORDS = re.compile(
 )
 
 
+# Lines of a boot-time file that decide what the driver does or how GPUs reach one another.
+_DRIVER_WORDS = re.compile(r"nvidia|nouveau|vfio|iommu|pcie?\b|GRUB_CMDLINE")
+
+
 def worst(classes: List[str]) -> str:
     """The class of these that counts; ``noise`` for none."""
     return min(classes, key=CLASSES.index) if classes else "noise"
@@ -145,9 +151,16 @@ def _closer(group: str, item: str, was: Any, now: Any, impact: str) -> str:
     if item == "command_line" and isinstance(was, list) and isinstance(now, list):
         changed = set(was) ^ set(now)
         return "noise" if not changed else "performance" if any(_P2P_WORDS.search(w) for w in changed) else impact
+    if item.startswith("boot.") and any(_DRIVER_WORDS.search(line) for line in _changed_lines(was, now)):
+        return "performance"
     if group == "nccl" and item.startswith("conf.") and _settings(was) == _settings(now):
         return "noise"  # comments, or a file that sets nothing
     return impact
+
+
+def _changed_lines(was: Any, now: Any) -> List[str]:
+    a, b = (v if isinstance(v, list) else [] for v in (was, now))
+    return [str(line) for line in [*a, *b] if (line in a) != (line in b)]
 
 
 def _settings(value: Any) -> Dict[str, str]:
@@ -184,7 +197,9 @@ def role_for(group: str, item: str) -> str:
         return (
             ""
             if re.fullmatch(r"gpu\.\d+\.(uuid|bar1.*|vbios|gsp_firmware|name|memory.*|link_.*)", item)
-            else "gpu_host" if item.startswith("gpu.") else "gpu_driver"
+            else "gpu_host"
+            if item.startswith("gpu.")
+            else "gpu_driver"
         )
     if group in ("firmware_and_kernel", "runtime"):
         return "" if re.fullmatch(r"bios.*|microcode|mitigations|cgroup", item) else "gpu_host"

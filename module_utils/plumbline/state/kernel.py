@@ -10,6 +10,7 @@ import stat
 from typing import Any, Dict, List
 
 from ..gpu import acs as acs_lines
+from . import conf
 from .context import Context
 from .redact import redact_argv
 from .values import Group, absent, unknown
@@ -126,6 +127,7 @@ def observe(context: Context) -> Group:
         for n in context.names("/sys/devices/system/cpu/vulnerabilities")
     }
     group.identity["mitigations"] = weak or absent()
+    group.identity.update({f"boot.{path}": said for path, said in conf.files(context, conf.BOOT).items()})
     group.condition["boot_id"] = context.read("/proc/sys/kernel/random/boot_id")
     group.condition["boot_kind"] = _boot_kind(context)
     group.condition["uptime_s"] = int(float((context.text("/proc/uptime").split() or ["0"])[0]))

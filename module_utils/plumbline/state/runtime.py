@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 from typing import Any, Dict, List, Optional
 
+from . import conf
 from .context import Context
 from .files import walk
 from .values import Group, absent, unknown
@@ -24,6 +25,13 @@ _JIT = (
     ".cache/vllm",
     ".nv/ComputeCache",
     ".cache/deep_gemm",
+)
+# limits.conf and systemd's defaults: what a new session or service may use.
+_LIMITS = (
+    "/etc/security/limits.conf",
+    "/etc/security/limits.d/",
+    "/etc/systemd/system.conf",
+    "/etc/systemd/system.conf.d/",
 )
 _JIT_VARIABLES = (
     "TRITON_CACHE_DIR",
@@ -170,24 +178,6 @@ def _cgroup(context: Context) -> Any:
     return out or absent()
 
 
-def _limit_files(context: Context) -> Dict[str, Any]:
-    """``limits.conf`` lines and systemd's defaults: what a new session or service may use."""
-    out: Dict[str, Any] = {}
-    files = ["/etc/security/limits.conf"] + [
-        f"/etc/security/limits.d/{n}" for n in context.names("/etc/security/limits.d")
-    ]
-    files += ["/etc/systemd/system.conf"] + [
-        f"/etc/systemd/system.conf.d/{n}" for n in context.names("/etc/systemd/system.conf.d")
-    ]
-    for file in files:
-        lines = [
-            " ".join(x.split()) for x in context.text(file).splitlines() if x.strip() and x.strip()[0] not in "#;["
-        ]
-        if lines:
-            out[f"limits.{file}"] = lines
-    return out
-
-
 def observe(context: Context, environment: Dict[str, str], meter: LoadMeter) -> Group:
     """The group ``runtime``."""
     group = Group("runtime")
@@ -202,7 +192,8 @@ def observe(context: Context, environment: Dict[str, str], meter: LoadMeter) -> 
     group.identity["swap"] = _swap(context)
     group.identity["shm"] = _shm(context)
     group.identity["cgroup"] = _cgroup(context)
-    group.identity.update(_limit_files(context))
+    for prefix, places in (("limits", _LIMITS), ("loader", conf.LOADER)):
+        group.identity.update({f"{prefix}.{path}": said for path, said in conf.files(context, places).items()})
     for name in ("nvidia_uvm", "nvidia"):
         for file in context.names(f"/sys/module/{name}/parameters"):
             group.identity[f"module.{name}.{file}"] = context.read(f"/sys/module/{name}/parameters/{file}")

@@ -4,7 +4,9 @@ there."""
 from __future__ import annotations
 
 import hashlib
+import os
 import re
+import time
 from typing import Any, Dict, List, Mapping, Tuple
 
 from .context import Context
@@ -12,6 +14,11 @@ from .redact import redact, redact_text, secret_name
 from .values import unknown
 
 _FOLDERS = ("/etc/systemd/system", "/run/systemd/system", "/usr/local/lib/systemd/system")
+# Drop-ins count wherever systemd takes them from: `systemctl set-property` and `edit --runtime` leave theirs elsewhere.
+_DROP_INS = (*_FOLDERS, "/etc/systemd/system.control", "/run/systemd/system.control", "/usr/lib/systemd/system")
+# Where the kernel shows the processes of a unit: cgroup version 2, 2 beside 1, and 1.
+_CGROUPS = ("/sys/fs/cgroup", "/sys/fs/cgroup/unified", "/sys/fs/cgroup/systemd")
+_SLACK_S = 2.0
 _SERVES = re.compile(r"sglang(\.launch_server|\s+serve)|plumbline-supervise|/builds/current/")
 
 
@@ -77,10 +84,7 @@ def server_units(context: Context) -> Dict[str, Dict[str, Any]]:
             text = context.text(f"{folder}/{name}")
             if not _SERVES.search(text):
                 continue
-            files = [f"{folder}/{name}"] + [
-                f"{d}/{name}.d/{n}" for d in _FOLDERS for n in context.names(f"{d}/{name}.d") if n.endswith(".conf")
-            ]
-            for path in files:
+            for path in [f"{folder}/{name}", *_drop_ins(context, name)]:
                 found = context.read(path)
                 if not isinstance(found, str):
                     out[path] = unknown(found.get("unknown", "it is gone"))
@@ -91,6 +95,52 @@ def server_units(context: Context) -> Dict[str, Dict[str, Any]]:
                     "directives": redact(parse_unit(clean)),
                 }
     return out
+
+
+def _drop_ins(context: Context, name: str) -> List[str]:
+    """The files that change a unit beside its own, those for every service included."""
+    folders = [f"{d}/{n}.d" for n in ("service", name) for d in _DROP_INS]
+    return [f"{f}/{n}" for f in folders for n in context.names(f) if n.endswith(".conf")]
+
+
+def services(context: Context, units: Mapping[str, Mapping[str, Any]]) -> Dict[str, str]:
+    """How each unit's server is doing: ``runs``, ``stopped``, or ``runs with older files`` if one of its files was
+    changed after it was started. Read from the kernel, for the running host only."""
+    out: Dict[str, str] = {}
+    roots = [r for r in _CGROUPS if context.path(f"{r}/system.slice").is_dir()]
+    if not roots or str(context.sysroot) != "/":
+        return out
+    for path in units:
+        name = path.rsplit("/", 1)[-1]
+        if not name.endswith(".service"):
+            continue
+        pids = {p for r in roots for p in context.text(f"{r}/system.slice/{name}/cgroup.procs").split()}
+        started = [s for s in map(_started_at, sorted(pids)) if s is not None]
+        if not started:
+            out[name] = "stopped"
+            continue
+        _variables, named = unit_environment(context, units)
+        folders = [f"{d}/{name}.d" for d in _DROP_INS]
+        changed = max(map(_changed_at, [path, *_drop_ins(context, name), *folders, *named]))
+        out[name] = "runs with older files" if changed > min(started) + _SLACK_S else "runs"
+    return out
+
+
+def _started_at(pid: str) -> Any:
+    """Unix seconds at which a process was started; None if it is gone."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as f:
+            ticks = int(f.read().rpartition(b")")[2].split()[19])
+    except (OSError, IndexError, ValueError):
+        return None
+    return time.time() - (time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK"))
+
+
+def _changed_at(path: str) -> float:
+    try:
+        return os.stat(path).st_mtime  # noqa: PTH116
+    except OSError:
+        return 0.0
 
 
 def unit_environment(
