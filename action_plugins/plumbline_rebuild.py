@@ -86,6 +86,7 @@ class ActionModule(PlumblineAction):
             environment=host.get("environment") or {},
             profiles=host.get("profiles") or {},
             build_digest=found["build_digest"],
+            unit=str(host.get("unit") or ""),
             may_run=tuple(host["roles"]) if host.get("roles") is not None else rebuild.STEPS,
         )
         plan = rebuild.plan(lock, document, state, known, arguments["full"])

@@ -3,6 +3,7 @@
 `arms` joins the experiment with the host's variables, checks every server argument against the option list of the
 SGLang that its build pins, every draft against its algorithm, and renders the argv of each arm.
 """
+
 from __future__ import annotations
 
 import json
@@ -41,8 +42,15 @@ def _public(version: str) -> str:
     return version.split("+", 1)[0]
 
 
-def arms(experiment: dict, books: dict[str, dict], host: dict, *, builds: dict[str, dict],
-         model_paths: dict[str, str], model_configs: dict[str, dict]) -> list[dict]:
+def arms(
+    experiment: dict,
+    books: dict[str, dict],
+    host: dict,
+    *,
+    builds: dict[str, dict],
+    model_paths: dict[str, str],
+    model_configs: dict[str, dict],
+) -> list[dict]:
     """The experiment's arms on this host, each with `args` complete (paths included) and `argv`.
 
     ``host``: {name, target, drafts, server_args, address, port, nccl_profile, build, environment}; ``builds``:
@@ -54,14 +62,20 @@ def arms(experiment: dict, books: dict[str, dict], host: dict, *, builds: dict[s
     out: list[dict] = []
     faults = arguments.check_reserved(host["server_args"], f"sglang_server_args of {host['name']}")
     for name in {v.split("[", 1)[0] for v in _variants(experiment)} & set(books["variants"]):
-        faults += arguments.check_reserved((books["variants"][name] or {}).get("args") or {},
-                                           f"plumbline_variants.{name}.args")
+        faults += arguments.check_reserved(
+            (books["variants"][name] or {}).get("args") or {}, f"plumbline_variants.{name}.args"
+        )
     target = host["target"]
     for arm in experiments.arms(experiment, {**books, "builds": builds}, host):
         where = f"experiment {experiment['name']}, arm {arm['name']}, host {host['name']}"
         build = builds[arm["build"]]
-        args = {**arm["args"], "model-path": _path("sglang_server_target", target, model_paths),
-                "served-model-name": target, "host": host["address"], "port": host["port"]}
+        args = {
+            **arm["args"],
+            "model-path": _path("sglang_server_target", target, model_paths),
+            "served-model-name": target,
+            "host": host["address"],
+            "port": host["port"],
+        }
         draft: Optional[str] = None
         if arm["draft"]:
             if arm["draft"] not in host["drafts"]:
@@ -71,9 +85,15 @@ def arms(experiment: dict, books: dict[str, dict], host: dict, *, builds: dict[s
             args["speculative-draft-model-path"] = _path(f"sglang_server_drafts.{arm['draft']}", draft, model_paths)
         if build["options"] is not None:
             faults += arguments.validate(args, build["options"], where, f"SGLang {build['version']}")
-        faults += speculation.check(args, where=where, version=build["version"], target=model_configs.get(target),
-                                    draft=model_configs.get(draft) if draft else None, workloads=workloads,
-                                    environment={**host["environment"], **arm["environment"]})
+        faults += speculation.check(
+            args,
+            where=where,
+            version=build["version"],
+            target=model_configs.get(target),
+            draft=model_configs.get(draft) if draft else None,
+            workloads=workloads,
+            environment={**host["environment"], **arm["environment"]},
+        )
         out.append({**arm, "args": args, "argv": arguments.render(args), "draft_model": draft})
     faults += arguments.check_alike([a["args"] for a in out], [a["name"] for a in out])
     texts = list(dict.fromkeys(map(str, faults)))
@@ -91,7 +111,7 @@ def _variants(experiment: dict) -> list[str]:
 def _entry(kind: str, name: str, book: dict) -> dict[str, Any]:
     if name not in book:
         raise unknown_name(kind, name, book, f"plumbline_{kind}s")
-    return {"name": name, **book[name]}
+    return {"name": name, **(book[name] or {})}
 
 
 def _path(where: str, name: str, paths: dict[str, str]) -> str:
@@ -100,25 +120,52 @@ def _path(where: str, name: str, paths: dict[str, str]) -> str:
     return paths[name]
 
 
-def check_workloads(entries: list[dict], project: Optional[Path] = None) -> None:
+def check_workloads(entries: list[dict]) -> None:
     """Refuse a faulty workload, prompts that are not what they are said to be, and prompts that two workloads share.
 
-    ``entries``: of the catalogue, with their names; ``project``: the folder that prompt files are relative to.
+    ``entries``: of the catalogue, with their names.
     """
     taken: dict[str, dict[str, str]] = {}
     for entry in entries:
-        where = f"workload {entry['name']}"
+        where = f"plumbline_workloads.{entry['name']}"
         workload = measuring.check({k: v for k, v in entry.items() if k != "name"}, where)
-        path = (project or PROJECT) / entry["prompts"]["file"]
+        path = _prompt_file(entry.get("prompts") or {}, f"plumbline_workloads.{entry['name']}.prompts")
         prompts = measuring.read_prompts(path, workload.sha256)
         measuring.requests_of(workload, prompts, str(path))
         users = taken.setdefault(str(path), {})
         end = None if workload.take is None else workload.skip + workload.take
-        for prompt in prompts[workload.skip:end]:
+        for prompt in prompts[workload.skip : end]:
             if users.setdefault(prompt.id, entry["name"]) != entry["name"]:
-                raise PlumblineError(f"workloads {users[prompt.id]} and {entry['name']} share a prompt", where,
-                                     prompt.id, "prompts of one workload alone, since caches remember them",
-                                     "give them other slices (prompts.skip and prompts.take)")
+                raise PlumblineError(
+                    f"workloads {users[prompt.id]} and {entry['name']} share a prompt",
+                    where,
+                    prompt.id,
+                    "prompts of one workload alone, since caches remember them",
+                    "give them other slices (prompts.skip and prompts.take)",
+                )
+
+
+def _prompt_file(prompts: dict[str, Any], where: str) -> Path:
+    """The prompt file on the controller, from the project's root or absolute."""
+    for key, what in (("file", "the path of a prompt file"), ("sha256", "the SHA-256 of the prompt file")):
+        if not isinstance(prompts.get(key), str):
+            raise PlumblineError(
+                f"a workload without {key} of its prompts",
+                f"{where}.{key}",
+                prompts.get(key),
+                what,
+                f"add {key}: `sha256sum FILE` prints the digest",
+            )
+    path = project.ROOT / prompts["file"]
+    if not path.is_file():
+        raise PlumblineError(
+            "no such prompt file on the controller",
+            f"{where}.file",
+            prompts["file"],
+            "a path from the project's root, or an absolute one",
+            f"mend the path: {path} is no file",
+        )
+    return path
 
 
 def model_places(catalogue: dict[str, dict], root: str, controller_root: str) -> tuple[dict[str, str], dict[str, dict]]:
@@ -135,9 +182,12 @@ def model_places(catalogue: dict[str, dict], root: str, controller_root: str) ->
 def plan_text(entry: dict, arms_: list[dict]) -> list[str]:
     """Lines that show a person what would run: the order of the boots, and the arguments of each."""
     boots = [p for block in entry["blocks"] for p in block if not p.get("shared")]
-    lines = [f"{entry['host']}: {entry['reason']}; at most {len(boots)} boots",
-             "order: " + ", ".join(p["arm"] for p in boots[:40]) + (" ..." if len(boots) > 40 else "")]
+    lines = [
+        f"{entry['host']}: {entry['reason']}; at most {len(boots)} boots",
+        "order: " + ", ".join(p["arm"] for p in boots[:40]) + (" ..." if len(boots) > 40 else ""),
+    ]
     for arm in arms_:
-        lines.append(f"{arm['name']} (build {arm['build']}, NCCL profile {arm['nccl_profile']}): "
-                     + " ".join(arm["argv"]))
+        lines.append(
+            f"{arm['name']} (build {arm['build']}, NCCL profile {arm['nccl_profile']}): " + " ".join(arm["argv"])
+        )
     return lines

@@ -132,8 +132,14 @@ def read_prompts(path: Union[str, Path], sha256: Optional[str] = None) -> List[P
             f"sha256 {sha256}",
             "place the file that the digest is of, or state the digest of this one in the workload",
         )
+    try:
+        text = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise PlumblineError(
+            "the prompt file is no text", str(path), f"{error.reason} at byte {error.start}", "UTF-8, a prompt a line"
+        ) from error
     prompts = []
-    for number, line in enumerate(path.read_text(encoding="utf-8").split("\n"), 1):
+    for number, line in enumerate(text.split("\n"), 1):
         if not line.strip():
             continue
         prompts.append(_prompt(line, number, path) if path.suffix == ".jsonl" else Prompt(str(number), line))
@@ -184,11 +190,21 @@ def _prompt(line: str, number: int, path: Path) -> Prompt:
         value = json.loads(line)
     except ValueError as error:
         raise PlumblineError(
-            "not a line of JSON", f"{path}, line {number}", line[:60], "a string, or {id, text}"
+            "not a line of JSON",
+            f"{path}, line {number}",
+            line[:60],
+            'a text in quotes, or {"id": ..., "text": ...}',
+            "mend the line, or name a file of plain lines otherwise than .jsonl",
         ) from error
     text = value.get("text", value.get("prompt")) if isinstance(value, dict) else value
     if not isinstance(text, str) or not text:
-        raise PlumblineError("a prompt without text", f"{path}, line {number}", line[:60], "a string, or {id, text}")
+        raise PlumblineError(
+            "a prompt without text",
+            f"{path}, line {number}",
+            line[:60],
+            'a text in quotes, or {"id": ..., "text": ...}',
+            "give each line its text",
+        )
     return Prompt(str(value.get("id", number)) if isinstance(value, dict) else str(number), text)
 
 
@@ -197,7 +213,9 @@ def _whole(values: Mapping[str, Any], key: str, where: str, least: int, default:
     if isinstance(value, str) and value.isdigit():
         value = int(value)
     if not isinstance(value, int) or isinstance(value, bool) or value < least:
-        raise PlumblineError(f"{key} must be a whole number", f"{where}: {key}", value, f"{least} or more")
+        raise PlumblineError(
+            f"{key} must be a whole number", f"{where}: {key}", value, f"{least} or more", _mend(value, key)
+        )
     return value
 
 
@@ -208,5 +226,9 @@ def _number(values: Mapping[str, Any], key: str, where: str, default: float) -> 
     except (TypeError, ValueError):
         number = -1.0
     if isinstance(value, bool) or number < 0:
-        raise PlumblineError(f"{key} must be a number", f"{where}: {key}", value, "0 or more")
+        raise PlumblineError(f"{key} must be a number", f"{where}: {key}", value, "0 or more", _mend(value, key))
     return number
+
+
+def _mend(value: Any, key: str) -> str:
+    return f"add {key}" if value is None else f"give {key} an allowed value"

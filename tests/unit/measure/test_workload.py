@@ -86,10 +86,16 @@ def test_too_few_prompts(prompts: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "word"), [('{"id": 1}\n', "without text"), ("{no json\n", "not a line of JSON"), ("\n", "no prompt")]
+    ("data", "word"),
+    [
+        (b'{"id": 1}\n', "without text"),
+        (b"{no json\n", "line 1; found: {no json; .*remedy: mend the line"),
+        (b"\n", "no prompt"),
+        (b'"one"\n\xff\xfe', "no text; .*at byte 6"),
+    ],
 )
-def test_a_prompt_file_of_another_form(tmp_path: Path, text: str, word: str) -> None:
-    (tmp_path / "p.jsonl").write_text(text)
+def test_a_prompt_file_of_another_form(tmp_path: Path, data: bytes, word: str) -> None:
+    (tmp_path / "p.jsonl").write_bytes(data)
     with pytest.raises(PlumblineError, match=word):
         workload.read_prompts(tmp_path / "p.jsonl")
 
