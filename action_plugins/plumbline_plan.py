@@ -58,8 +58,7 @@ class ActionModule(PlumblineAction):
         return {"plan": entry, "arms": arms, "text": prepare.plan_text(entry, arms), "show": arguments["show"],
                 "changed": changed,
                 "builds": list(dict.fromkeys(arm["build"] for arm in arms)),
-                "models": list(dict.fromkeys([host["target"], *(a["draft_model"] for a in arms if a["draft_model"])])),
-                "nccl_profiles": list(dict.fromkeys(arm["nccl_profile"] for arm in arms))}
+                "models": list(dict.fromkeys([host["target"], *(a["draft_model"] for a in arms if a["draft_model"])]))}
 
     def _builds(self, arguments: dict) -> dict[str, dict]:
         experiment, host = arguments["experiment"], arguments["host"]

@@ -38,28 +38,38 @@ options:
     type: dict
     required: true
   host:
-    description: "What the inventory says of the host: V(name), V(target), V(drafts), V(server_args), V(address), V(port), V(nccl_profile), V(build)."
+    description: "What the inventory says of the host: V(name), V(target), V(drafts), V(server_args), V(address), V(port), V(nccl_profile), V(build), V(environment)."
     type: dict
     required: true
-  version:
-    description: Version of SGLang that will run.
-    type: str
+  root:
+    description: The host's plumbline root, below which models will be.
+    type: path
     required: true
-  options:
-    description: Its option list. Without one the names of arguments cannot be checked.
-    type: raw
+  manifests:
+    description: Manifests of the builds that are on the host, by the names of their locks. Of other builds version and options are taken from the lock.
+    type: dict
+    default: {}
+  lock_folders:
+    description: Folders on the controller that hold build locks, searched before the project's own.
+    type: list
+    elements: path
+    default: []
   model_paths:
-    description: Path of each model on the host, by name.
+    description: Path of each model that is on the host, by name. Of others the path is derived from the catalogue.
     type: dict
-    required: true
+    default: {}
   model_configs:
-    description: The models' config.json by name, as far as they can be read.
+    description: The config.json of models that are on the host, by name. Of others it is read where the controller has it.
     type: dict
     default: {}
   write:
     description: Whether to write the plan.
     type: bool
     default: true
+  show:
+    description: Whether to show what would run.
+    type: bool
+    default: false
 """
 
 EXAMPLES = r"""
@@ -70,9 +80,9 @@ EXAMPLES = r"""
     results_root: results
     catalogues: "{{ catalogues }}"
     host: "{{ host }}"
-    version: 0.5.23
-    model_paths: "{{ sglang_models_paths }}"
+    root: /opt/plumbline
     write: false
+    show: true
 """
 
 RETURN = r"""
@@ -86,4 +96,22 @@ arms:
   returned: success
   type: list
   sample: [{name: baseline, argv: [--port, '30000']}]
+text:
+  description: The same for a terminal, a line each.
+  returned: success
+  type: list
+  elements: str
+  sample: ["gpu-01: as the experiment says; at most 9 boots"]
+builds:
+  description: Names of the locks of all builds that the arms need.
+  returned: success
+  type: list
+  elements: str
+  sample: [sglang-0.5.23-cuda]
+models:
+  description: Names of the models that the arms need, the target first.
+  returned: success
+  type: list
+  elements: str
+  sample: [kimi-k2.5, kimi-k2.5-eagle3]
 """

@@ -54,7 +54,8 @@ def test_a_build_of_a_state_is_known_by_its_lock() -> None:
 
 
 @pytest.mark.parametrize(("given", "words"), [
-    ({"workloads": ("one-strem",)}, ["unknown workload 'one-strem'", "plumbline_workloads", "did you mean 'one-stream'"]),
+    ({"workloads": ("one-strem",)},
+     ["unknown workload 'one-strem'", "plumbline_workloads", "did you mean 'one-stream'"]),
     ({"variant": "eagle3-2steps"}, ["unknown variant 'eagle3-2steps'", "experiment x", "did you mean 'eagle3-2step'"]),
     ({"host": {"server_args": {**HOST["server_args"], "max-runing-requests": 3}}},
      ["unknown server argument 'max-runing-requests'", "host h1", "did you mean 'max-running-requests'"]),

@@ -1,0 +1,71 @@
+"""What the documentation of a module or an action says of its options is what the code takes."""
+from __future__ import annotations
+
+import importlib
+import importlib.util
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import ansible.module_utils
+import pytest
+import yaml
+from plumbline.analysis.action import PlumblineAction
+
+ROOT = Path(__file__).parents[3]
+SHOWN = ("type", "required", "default", "choices", "elements")
+
+
+class SpecError(Exception):
+    """Carries the argument spec out of a module's main()."""
+
+
+def load(path: Path) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(f"documented_{path.parent.name}_{path.stem}", path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(autouse=True)
+def core_as_on_a_target(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Modules import the core from where Ansible puts it."""
+    monkeypatch.setattr(ansible.module_utils, "__path__", [*ansible.module_utils.__path__, str(ROOT / "module_utils")])
+
+
+def taken(name: str) -> dict[str, Any]:
+    """The options that the code takes: of the module, else of the action, which then does the work alone."""
+    module = load(ROOT / "library" / f"{name}.py")
+    if hasattr(module, "main"):
+        def catch(argument_spec: dict, **_: Any) -> None:
+            raise SpecError(argument_spec)
+        module.AnsibleModule = catch  # type: ignore[attr-defined]
+        with pytest.raises(SpecError) as caught:
+            module.main()
+        return caught.value.args[0]
+    action = load(ROOT / "action_plugins" / f"{name}.py").ActionModule
+    assert issubclass(action, PlumblineAction)
+    return action.ARGUMENTS
+
+
+def differences(taken: dict[str, Any], said: dict[str, Any], at: str = "") -> list[str]:
+    found = [f"{at}{name}: taken, and not documented" for name in sorted(set(taken) - set(said))]
+    found += [f"{at}{name}: documented, and not taken" for name in sorted(set(said) - set(taken))]
+    for name in sorted(set(taken) & set(said)):
+        for key in SHOWN:
+            usual = {"type": "str", "required": False}.get(key)
+            ours, theirs = taken[name].get(key, usual), said[name].get(key, usual)
+            if ours != theirs and not (key == "default" and isinstance(ours, (list, dict, str)) and not ours
+                                       and theirs is None):
+                found.append(f"{at}{name}, {key}: {ours!r} is taken, {theirs!r} is documented")
+        inner = taken[name].get("options")
+        if inner:
+            found += differences(inner, said[name].get("suboptions") or {}, f"{at}{name}.")
+    return found
+
+
+@pytest.mark.parametrize("name", sorted(p.stem for p in (ROOT / "library").glob("*.py")))
+def test_options_are_documented_as_they_are_taken(name: str) -> None:
+    said = yaml.safe_load(load(ROOT / "library" / f"{name}.py").DOCUMENTATION).get("options") or {}
+    assert differences(taken(name), said) == []
