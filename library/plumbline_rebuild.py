@@ -54,7 +54,7 @@ options:
     description:
       - The host's variables. C(catalogue) (models by name), C(models) (names of the host's), C(args), C(environment),
         C(profiles) (the lab's NCCL profiles), C(build) (name of its lock), C(build_lock_folders), C(build_search),
-        C(roles) (what may be run).
+        C(roles) (what may be run), C(unit) (of the production server, empty where there is none).
     type: dict
     default: {}
   full:

@@ -29,6 +29,8 @@ def patch_of(deviating: dict[str, Any], evidence: dict[str, Any], made_patches: 
             why = "it is outside of the build's site-packages"
         elif inside in made:
             why = "it was edited after a patch of the build's lock changed it"
+        elif value.get("kind") == "mode":
+            why = "only who may read it differs, which a patch does not hold"
         elif not kept:
             why = "its text is not kept as evidence"
         elif not kept.get("whole"):

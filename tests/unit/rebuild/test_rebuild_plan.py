@@ -95,6 +95,9 @@ CASES: dict[str, tuple[str, dict[str, Any], str]] = {
     "a drop-in of the unit": ("engine_args", {"unit./etc/systemd/system/s.d/x.conf": {"directives": {}}}, "files"),
     "start-up code of the library": ("files", {"stdlib/sitecustomize.py": {"kind": "startup", "sha256": "1"}}, "files"),
     "limits that were edited": ("runtime", {"limits./etc/security/limits.conf": ["* - memlock 64"]}, "files"),
+    "a module option": ("firmware_and_kernel", {"boot./etc/modprobe.d/x.conf": ["options nvidia NVreg_X=1"]}, "files"),
+    "a preloaded library": ("runtime", {"loader./etc/ld.so.preload": ["/tmp/x.so"]}, "files"),
+    "a mode": ("files", {"venv/x.py": {"kind": "mode", "mode": "0600"}}, "sglang_build"),
     "an edited file": ("files", {"venv/x.py": {"kind": "edited", "sha256": "1", "recorded": "2"}}, "sglang_build"),
     "another version": ("build", {"distribution.sglang": {"version": "0.5.22", "record": "1" * 16}}, "sglang_build"),
     "a package unheld": ("os_packages", {"package.nvidia-open": {"version": "580.105.08-1"}}, "packages"),
@@ -139,6 +142,48 @@ def test_steps_know_what_to_do_from_the_lock_as_the_comparison_shows_differences
     assert data["sysctls"] == {"vm.swappiness": "10"}
     assert data["gpu_host"] == {"kernel_parameters": ["iommu=pt"]}
     assert plan["reboot"] == ["firmware_and_kernel: command_line"]
+
+
+def test_files_that_are_set_at_boot_are_written_again_by_the_lock():
+    item = "boot./etc/sysctl.d/90-x.conf"
+    lock = lock_of(state(firmware_and_kernel={item: ["vm.swappiness = 10"]}))
+    now = state(firmware_and_kernel={item: ["vm.swappiness = 60"]})
+    plan = rebuild.plan(lock, locks.compare_with(lock, now), now, HOST)
+    assert plan["steps"][0]["data"] == [{"path": "/etc/sysctl.d/90-x.conf", "content": "vm.swappiness = 10\n"}]
+
+
+def test_a_container_has_files_of_its_own_that_act_at_boot():
+    plan = plan_of(state("docker", firmware_and_kernel={"boot./etc/modprobe.d/x.conf": ["blacklist x"]}))
+    assert steps(plan) == {"files": ["boot./etc/modprobe.d/x.conf"]}
+
+
+UNIT = {"unit./etc/systemd/system/sglang.service": {"sha256": SHA[1], "directives": {}}}
+SERVED = rebuild.Host(**{**HOST.__dict__, "unit": "sglang.service"})
+
+
+@pytest.mark.parametrize(
+    ("how", "changed", "ran", "stopped"),
+    [
+        ("runs", {}, [], None),
+        ("runs", {"models": {"target/config.json": SHA[2]}}, ["sglang_models", "sglang_server"], "sglang.service"),
+        ("runs", {"os_packages": {"package.htop": {"version": "3.3"}}}, ["packages"], None),
+        ("runs", {"runtime": {"limits./etc/security/limits.conf": absent()}}, ["files"], None),
+        ("runs", {"nccl": {"conf.~/.nccl.conf": {"sha256": "1", "variables": {"A": "1"}}}}, ["files", "sglang_server"],
+         "sglang.service"),
+        ("stopped", {}, ["sglang_server"], None),
+        ("stopped", {"models": {"target/config.json": SHA[2]}}, ["sglang_models", "sglang_server"], None),
+        ("runs with older files", {}, ["sglang_server"], "sglang.service"),
+    ],
+)  # fmt: skip
+def test_the_production_server_is_stopped_for_what_it_runs_on_and_found_if_it_was_left(
+    how: str, changed: dict[str, Any], ran: list[str], stopped: str | None
+):
+    lock = lock_of(state(engine_args=UNIT))
+    now = state(**{**changed, "engine_args": UNIT})
+    now["groups"]["engine_args"]["condition"]["service.sglang.service"] = how
+    plan = rebuild.plan(lock, locks.compare_with(lock, now), now, SERVED)
+    assert (list(steps(plan)), plan["stop"]) == (ran, stopped)
+    assert rebuild.plan(lock, locks.compare_with(lock, now), now, HOST)["stop"] is None, "none without a unit"
 
 
 IMPOSSIBLE: dict[str, tuple[str, dict[str, Any], str]] = {

@@ -150,8 +150,9 @@ def test_a_group_that_was_not_observed_is_unverified() -> None:
 
 
 def test_what_is_meant_to_differ_is_left_out() -> None:
-    was, now = state(nccl={"profile": "a", "variable.NCCL_PROTO": "LL"}, build={"x": 1}), state(
-        nccl={"profile": "b"}, build={"x": 2}
+    was, now = (
+        state(nccl={"profile": "a", "variable.NCCL_PROTO": "LL"}, build={"x": 1}),
+        state(nccl={"profile": "b"}, build={"x": 2}),
     )
     assert [d["group"] for d in compare(was, now, ["nccl"])["differences"]] == ["build"]
     assert compare(was, now, ["nccl", "build: x"])["result"] == "same"
@@ -176,8 +177,9 @@ def test_what_follows_from_another_difference_is_not_listed() -> None:
 
 
 def test_noise_counts_only_when_there_is_nothing_else() -> None:
-    was, now = state(build={"shared_site_packages": False, "distribution.x": 1}), state(
-        build={"shared_site_packages": True, "distribution.x": 2}
+    was, now = (
+        state(build={"shared_site_packages": False, "distribution.x": 1}),
+        state(build={"shared_site_packages": True, "distribution.x": 2}),
     )
     assert compare(was, now)["result"] == "one setting differs"
     assert (

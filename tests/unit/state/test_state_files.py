@@ -115,6 +115,20 @@ def test_a_link_in_place_of_a_file_is_named(root: Path) -> None:
     assert files(root)[FILE]["link"] == "/tmp/scheduler.py"
 
 
+@pytest.mark.parametrize("mode", [0o600, 0o666, 0o4644])
+def test_a_file_that_others_may_read_or_write_than_usual_is_named(root: Path, mode: int) -> None:
+    build_file(root, FILE).chmod(mode)
+    assert files(root) == {FILE: {"kind": "mode", "mode": f"{mode:04o}"}}
+
+
+def test_a_build_that_was_made_under_another_umask_has_no_items(root: Path) -> None:
+    build = (root / "builds" / "current").resolve()
+    for path in build.rglob("*"):
+        if path.is_file() and not path.is_symlink():
+            path.chmod(path.stat().st_mode & 0o750)
+    assert files(root) == {}
+
+
 def test_byte_code_is_no_item_while_python_checks_it(root: Path) -> None:
     source = build_file(root, f"{SITE}/sglang/srt/entrypoints/engine.py")
     subprocess.run(

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import time
 from pathlib import Path
 from typing import Any
 
@@ -217,9 +220,9 @@ def test_packages_by_version_hold_and_state(host: Host) -> None:
     assert found["os-release"] == {"ID": "debian", "VERSION_ID": "12"}
     before = found["apt./etc/apt/sources.list.d/lab.list"]
     host.put("/etc/apt/sources.list.d/lab.list", "deb https://me:hunter3@mirror/ x y\n")
-    assert (
-        packages.observe(host.context()).identity["apt./etc/apt/sources.list.d/lab.list"] == before
-    ), "a password is no part of the state"
+    assert packages.observe(host.context()).identity["apt./etc/apt/sources.list.d/lab.list"] == before, (
+        "a password is no part of the state"
+    )
 
 
 @pytest.mark.parametrize(
@@ -318,6 +321,56 @@ def test_units_of_servers_are_known_by_what_they_run(host: Host) -> None:
     assert nccl.observe(context, {}).identity["file./etc/plumbline/server.env"] == before
     host.put("/etc/plumbline/server.env", "NCCL_PROTO=Simple\nHF_TOKEN=hunter3\n")
     assert nccl.observe(context, {}).identity["file./etc/plumbline/server.env"] != before
+
+
+@pytest.mark.parametrize(
+    "folder",
+    ["/etc/systemd/system/llm.service.d", "/etc/systemd/system.control/llm.service.d", "/run/systemd/system/service.d"],
+)
+def test_drop_ins_count_wherever_systemd_takes_them_from(host: Host, folder: str) -> None:
+    host.put("/etc/systemd/system/llm.service", UNIT).put(f"{folder}/50-x.conf", "[Service]\nCPUQuota=10%\n")
+    found = units.server_units(host.context())
+    assert found[f"{folder}/50-x.conf"]["directives"] == {"Service.CPUQuota": ["10%"]}
+
+
+def test_what_acts_at_boot_and_on_every_program(host: Host) -> None:
+    host.put("/etc/modprobe.d/x.conf", "# a remark\noptions  nvidia NVreg_X=1\n").put("/etc/sysctl.conf", "#\n")
+    host.put("/etc/sysctl.d/95-plumbline-state.conf", "vm.swappiness = 10\n").put("/etc/modprobe.d/y.conf~", "x\n")
+    host.put("/etc/sysctl.d/10-a.conf", "a = 1\n").put("/etc/ld.so.preload", "/tmp/x.so\n")
+    (host.folder / "etc/sysctl.d/99-a.conf").symlink_to("10-a.conf")
+    host.put("/etc/systemd/system.conf", "[Manager]\n#x\n").put("/etc/systemd/system.conf.d/l.conf", "[Manager]\nA=1\n")
+    context = host.context()
+    boot = {k: v for k, v in kernel.observe(context).identity.items() if k.startswith("boot.")}
+    assert boot == {
+        "boot./etc/modprobe.d/x.conf": ["options nvidia NVreg_X=1"],
+        "boot./etc/sysctl.d/10-a.conf": ["a = 1"],
+    }
+    found = runtime.observe(context, {}, runtime.LoadMeter(context)).identity
+    assert found["loader./etc/ld.so.preload"] == ["/tmp/x.so"]
+    files = {k: v for k, v in found.items() if k.startswith("limits.")}
+    assert files == {"limits./etc/systemd/system.conf.d/l.conf": ["[Manager]", "A=1"]}, "a section stays with its keys"
+
+
+def test_a_server_that_was_started_before_its_files_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    unit = tmp_path / "llm.service"
+    unit.write_text("x")
+    tree = tmp_path / "cgroup" / "system.slice" / "llm.service"
+    tree.mkdir(parents=True)
+    monkeypatch.setattr(units, "_CGROUPS", (str(tmp_path / "cgroup"),))
+    context = Context(root=tmp_path, cache=DigestCache(None))
+    found = {str(unit): {"directives": {}}}
+    assert units.services(context, found) == {"llm.service": "stopped"}
+    process = subprocess.Popen(["sleep", "60"])
+    try:
+        (tree / "cgroup.procs").write_text(f"{process.pid}\n")
+        assert units.services(context, found) == {"llm.service": "runs"}
+        later = time.time() + 60
+        os.utime(unit, (later, later))
+        assert units.services(context, found) == {"llm.service": "runs with older files"}
+    finally:
+        process.kill()
+        process.wait()
+    assert units.services(context, found) == {"llm.service": "stopped"}
 
 
 def test_an_empty_directive_clears_what_stood_before() -> None:

@@ -222,9 +222,9 @@ def test_measurements_and_recorded_states(root: Path, tmp_path: Path) -> None:
         for ref in ("measurement:M1", "host:box", f"state:{of_boot['digest'][:12]}")
     ]
     found = comparison.compare_sides(sides[0], sides[1])
-    assert [d["item"] for d in found["differences"]] == [
-        f"{state_builds.SITE}/sitecustomize.py"
-    ], "a boot's own settings are no difference of the host"
+    assert [d["item"] for d in found["differences"]] == [f"{state_builds.SITE}/sitecustomize.py"], (
+        "a boot's own settings are no difference of the host"
+    )
     assert found["not_compared"]
     assert sides[2].state == of_boot
     assert Path(comparison.save(found, results)).name == "measurement:M1--host:box.json"

@@ -19,8 +19,9 @@ def plan(
 
     ``{result, steps: [{step, role, tasks, why, items: [differences], data}], anew: digest of the build to set aside or
     null, facts: {variable: value} that this run takes from the lock in place of the inventory, inventory: [{variable,
-    group, item, was, now}], cannot: [{group, item, was, now, impact, why}], reboot: [items], again: int}``. ``again``
-    counts what steps can mend without a reboot.
+    group, item, was, now}], cannot: [{group, item, was, now, impact, why}], reboot: [items], again: int, stop:
+    unit|null}``. ``again`` counts what steps can mend without a reboot; ``stop`` is the production server's unit if it
+    runs and steps change what it runs on.
     """
     by_step: dict[str, list[Difference]] = {}
     cannot: list[Difference] = []
@@ -37,7 +38,13 @@ def plan(
             by_step.setdefault(step, []).append(d)
         elif not variable:
             cannot.append({**{k: d[k] for k in ("group", "item", "was", "now", "impact")}, "why": why})
-    steps = [make_step(lock, name, items) for name, items in sorted(by_step.items(), key=lambda e: STEPS.index(e[0]))]
+    why, stop = _server(by_step, state, host)
+    if why:
+        by_step.setdefault("sglang_server", [])
+    steps = [
+        make_step(lock, name, items, "" if items else why)
+        for name, items in sorted(by_step.items(), key=lambda e: STEPS.index(e[0]))
+    ]
     if full:
         missing = set(host.may_run) - {s["step"] for s in steps}
         more = [make_step(lock, name, [], FULL) for name in of_lock(lock, inside) if name in missing]
@@ -52,7 +59,29 @@ def plan(
         "cannot": cannot,
         "reboot": [f"{d['group']}: {d['item']}" for d in mended if needs_reboot(d)],
         "again": sum(not needs_reboot(d) for d in mended),
+        "stop": stop,
     }
+
+
+def _server(by_step: Mapping[str, list[Difference]], state: Mapping[str, Any], host: Host) -> tuple[str, Optional[str]]:
+    """(why the production server must be seen to, "" if it need not; its unit if it has to be stopped first).
+
+    A rebuild that was killed may have left it stopped, or running on files that are no longer there.
+    """
+    args = state["groups"].get("engine_args") or {}
+    found = any(i.startswith("unit.") and i.endswith(f"/{host.unit}") for i in args.get("identity", {}))
+    if not host.unit or "sglang_server" not in host.may_run or not (found or "sglang_server" in by_step):
+        return "", None
+    how = args.get("condition", {}).get(f"service.{host.unit}")
+    below = {"sglang_build", "gpu_driver", "sglang_models", "nccl_profile", "sglang_server"} & set(by_step)
+    read = any(d["group"] in ("nccl", "engine_args", "files") for d in by_step.get("files", []))
+    if below or read:
+        return "what it runs on was changed", host.unit if how != "stopped" else None
+    if how == "stopped":
+        return "the production server does not run", None
+    if how == "runs with older files":
+        return "files of the production server were changed after it was started", host.unit
+    return "", None
 
 
 def _anew(state: Mapping[str, Any], items: list[Difference], host: Host) -> Optional[str]:

@@ -69,8 +69,10 @@ def _files_data(lock: Mapping[str, Any], items: list[Difference]) -> list[dict[s
         if not is_absent(d["was"]) and d["group"] == "nccl":
             settings = lock["observed"]["nccl"][d["item"]]["variables"]
             entry["content"] = "".join(f"{k}={v}\n" for k, v in settings.items())
-        elif not is_absent(d["was"]) and d["group"] == "runtime":
-            entry["content"] = "".join(f"{line}\n" for line in lock["limits"][entry["path"]])
+        elif not is_absent(d["was"]) and d["item"].startswith(("limits.", "boot.", "loader.")):
+            own = d["item"].startswith("limits.")
+            said = lock["limits"][entry["path"]] if own else lock["observed"][d["group"]][d["item"]]
+            entry["content"] = "".join(f"{line}\n" for line in said)
         out.append(entry)
     return out
 

@@ -22,10 +22,13 @@ def way(lock: dict[str, Any], d: Difference, host: Host, inside: bool) -> tuple[
         return None, "other hardware"
     if group == "container":
         return None, "the kind and image of a container are chosen by the machine that it runs on"
-    if inside and (group == "firmware_and_kernel" or (group == "driver" and item != "user_space")):
+    if inside and (
+        (group == "firmware_and_kernel" and not item.startswith("boot."))
+        or (group == "driver" and item != "user_space")
+    ):
         return None, _BELOW
     stray = STRAY.fullmatch(item)
-    if stray and group in ("nccl", "engine_args", "runtime", "os_packages"):
+    if stray and group in ("nccl", "engine_args", "runtime", "os_packages", "firmware_and_kernel"):
         return _file_way(group, item, d)
     if group == "build":
         return _build_way(lock, d)
@@ -60,7 +63,7 @@ def _file_way(group: str, item: str, d: Difference) -> tuple[Optional[str], str]
         return "files", ""
     if item.startswith("unit."):
         return "sglang_server", ""
-    if item.startswith("limits."):
+    if item.startswith(("limits.", "boot.", "loader.")):
         return "files", ""
     return None, "the lock keeps a digest of the file, not its text: restore it by hand"
 
