@@ -11,13 +11,14 @@ from typing import Any, Iterable, Optional
 
 from . import stats, times
 from .comparable import MATERIAL, CompareStates, States, metric_of, unusable
-from .history import FLOOR_SD, OUTLIER_MADS, load_digest
+from .history import FLOOR_SD, load_digest
 from .ledger import Ledger, Records
+from .scatter import Scatter, median_variance
 
 SCHEMA = "plumbline.baseline/1"
-STABLE_P, ALARM_P, BLIND_TO = 0.05, 0.004, 0.06
-# What is assumed of a host's boot-to-boot sd where its own history is short, and for how many degrees of freedom.
-PRIOR_SD, PRIOR_DF, PRIOR_GUARD = 0.01, 4.0, 4.0
+# A change is one under ALARM_P; above STABLE_P none is seen, and `stable` if one of BLIND_TO would have been, outside of
+# the interval at SEEN_LEVEL. Between, it is stable if the interval at NEAR_LEVEL ends within twice the margin.
+STABLE_P, ALARM_P, BLIND_TO, SEEN_LEVEL, NEAR_LEVEL = 0.05, 0.004, 0.06, 0.02, 0.1
 
 
 def series_key(row: dict) -> tuple:
@@ -158,67 +159,45 @@ def of_run(ledger: Ledger, records: Records, workload: str, rows: list[dict], ma
     return status(before + now, series_key(now[-1]), ledger.run, margin, states=states, compare_states=compare_states)
 
 
-def pooled_sd(history: list[list[float]]) -> tuple[float, float]:
-    """(sd, degrees of freedom) of log values about the mean of each group, robustly.
-
-    A weak prior of a quiet host is mixed in unless the host's own scatter speaks against it.
-    """
-    squares, df = 0.0, 0.0
-    for ys in history:
-        if len(ys) < 2:
-            continue
-        centre, spread = stats.median(ys), max(stats.mad(ys), FLOOR_SD)
-        kept = [y for y in ys if abs(y - centre) <= OUTLIER_MADS * spread]
-        if len(kept) > 1:
-            middle = stats.mean(kept)
-            squares += math.fsum((y - middle) ** 2 for y in kept)
-            df += len(kept) - 1
-    if df and squares / df > PRIOR_GUARD * PRIOR_SD ** 2:
-        return math.sqrt(squares / df), df
-    squares, df = squares + PRIOR_DF * PRIOR_SD ** 2, df + PRIOR_DF
-    return math.sqrt(squares / df), df
-
-
 def _judge(out: dict, before: list[dict], key: tuple, ref: dict, usable: list[dict], margin: float) -> None:
-    """Set status, change, change_split and p: Student's t of the log change with the series' pooled scatter."""
+    """Set status, change, change_split and p: the log change against the scatter of the series' runs."""
     groups: dict[tuple, list[dict]] = {}
     for row in before:
         if row["kind"] == "measured" and row["usable"] and series_key(row) == key:
             groups.setdefault((row["run"], row["state"]["digest"]), []).append(row)
     now = [math.log(v) for v in _by_boot(usable)]
     old = [math.log(v) for v in _by_boot(ref["boots"])]
-    sd, df = pooled_sd([*([math.log(v) for v in _by_boot(rows)] for rows in groups.values()), now])
-    centre = stats.median(now)
-    change = centre - math.log(ref["tok_s"])
-    se = sd * math.sqrt(1.0 / len(old) + 1.0 / len(now))
-    p = stats.t_two_sided(abs(change) / se, df)
+    scatter = Scatter([*([math.log(v) for v in _by_boot(rows)] for rows in groups.values()), now])
+    variance = median_variance(len(old)) + median_variance(len(now))
+    change = stats.median(now) - math.log(ref["tok_s"])
+    p = scatter.tail(change, variance)
     out["p"], out["change"] = p, math.expm1(change)
     for name, field, sign in (("accept_length", "accept_length", 1), ("step_time", "step_ms", -1)):
         was, is_now = _by_boot(ref["boots"], field), _by_boot(usable, field)
         if was and is_now:
             out["change_split"][name] = math.expm1(sign * math.log(stats.median(is_now) / stats.median(was)))
-    wide = 4.0 * math.sqrt(2.0) * sd
+    wide = 4.0 * math.sqrt(2.0) * scatter.sd
     beyond = math.log1p(margin) if change > 0 else -math.log1p(-margin)
     level = math.log(ref["tok_s"])
     one_side = all(abs(y - level) > beyond and (y > level) == (change > 0) for y in now)
     if p > STABLE_P:
         # Stable is a claim too: a change of BLIND_TO would have been seen.
-        seen = abs(change) + se * stats.t_quantile(0.1, df) < math.log1p(BLIND_TO)
+        seen = abs(change) + scatter.half_width(SEEN_LEVEL, variance) < math.log1p(BLIND_TO)
         out["status"] = "stable" if seen else "uncertain"
         if not seen:
-            out["reasons"].append(f"boots scatter by {sd:.1%}: a change of {BLIND_TO:.0%} could not be told from noise"
-                                  "; cut that variance or measure more boots")
+            out["reasons"].append(f"boots scatter by {scatter.sd:.1%}: a change of {BLIND_TO:.0%} could not be told from "
+                                  "noise; cut that variance or measure more boots")
     elif len(now) < 2:
         out["status"] = "uncertain"
         out["reasons"].append("one boot alone is never called a change: measure the baseline again")
     elif p < ALARM_P and one_side and not (len(old) == 2 and abs(old[0] - old[1]) > wide):
         out["status"] = "improved" if change > 0 else "drifted"
-    elif abs(change) + se * stats.t_quantile(0.1, df) < 2 * beyond:
+    elif abs(change) + scatter.half_width(NEAR_LEVEL, variance) < 2 * beyond:
         out["status"] = "stable"
     else:
         out["status"] = "uncertain"
         out["reasons"].append(f"a change of {math.expm1(change):+.1%} is not yet beyond chance (p = {p:.2g}, "
-                              f"boot-to-boot sd {sd:.1%}): more boots would tell")
+                              f"boot-to-boot sd {scatter.sd:.1%}): more boots would tell")
 
 
 def _explain(out: dict, material: list[dict], usable: list[dict], state: Optional[dict], margin: float) -> None:

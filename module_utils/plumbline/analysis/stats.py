@@ -48,7 +48,29 @@ def t_two_sided(t: float, df: float) -> float:
     """P(|T| >= |t|) of Student's t with ``df`` degrees of freedom (any positive number)."""
     if math.isinf(t):
         return 0.0
+    if df == int(df) and 1 <= df <= 60:
+        outside = 1.0 - _t_central(abs(t), int(df))
+        if outside > 1e-5:  # not far out: the difference keeps eleven digits
+            return outside
     return betainc(df / 2.0, 0.5, df / (df + t * t))
+
+
+def _t_central(t: float, df: int) -> float:
+    """P(|T| < t) for a whole number of degrees of freedom, as a finite sum (Abramowitz and Stegun 26.7.3 and 26.7.4)."""
+    cos2 = df / (df + t * t)
+    sine = t / math.sqrt(df + t * t)
+    if df == 1:
+        return 2.0 / math.pi * math.atan(t)
+    term, total = 1.0, 1.0
+    if df % 2:
+        for i in range(3, df, 2):
+            term *= cos2 * (i - 1) / i
+            total += term
+        return 2.0 / math.pi * (math.atan(t / math.sqrt(df)) + sine * math.sqrt(cos2) * total)
+    for i in range(2, df, 2):
+        term *= cos2 * (i - 1) / i
+        total += term
+    return sine * total
 
 
 def t_quantile(two_sided: float, df: float) -> float:

@@ -37,7 +37,9 @@ def test_special_functions_agree_with_scipy() -> None:
     for _ in range(500):
         a, b, x = rng.uniform(0.1, 60), rng.uniform(0.1, 60), rng.random()
         assert stats.betainc(a, b, x) == pytest.approx(special.betainc(a, b, x), abs=1e-12)
-    for df in (1.0, 2.5, 7.0, 40.0):
+    for df in (1.0, 2.0, 2.5, 7.0, 12.0, 40.0, 60.0, 61.0):
+        for t in (0.0, 0.1, -1.3, 2.7, 4.4, 9.0, 60.0):
+            assert stats.t_two_sided(t, df) == pytest.approx(2 * special.stdtr(df, -abs(t)), rel=1e-10)
         assert stats.t_quantile(0.01, df) == pytest.approx(special.stdtrit(df, 0.995), rel=1e-10)
         assert stats.f_quantile(0.2, df, 5) == pytest.approx(special.fdtri(df, 5, 0.8), rel=1e-9)
 
