@@ -29,6 +29,9 @@ options:
       content:
         description: Its whole text. Left out, there shall be no such file.
         type: str
+      link:
+        description: The path is to be a link to there, and what it leads to has the text.
+        type: str
   home:
     description: Home of the user that runs the server. Left out, that of the user that runs the module.
     type: path
@@ -84,7 +87,11 @@ def main() -> None:
                 "type": "list",
                 "elements": "dict",
                 "required": True,
-                "options": {"path": {"type": "str", "required": True}, "content": {"type": "str"}},
+                "options": {
+                    "path": {"type": "str", "required": True},
+                    "content": {"type": "str"},
+                    "link": {"type": "str"},
+                },
             },
             "home": {"type": "path"},
         },

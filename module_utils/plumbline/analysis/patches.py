@@ -23,6 +23,8 @@ def patch_of(deviating: dict[str, Any], evidence: dict[str, Any], made_patches: 
         inside = item.split(_SITE, 1)[1] if _SITE in item and not item.startswith(("system/", "stdlib/")) else None
         if inside is not None and made.get(inside, "") == (value.get("sha256") if isinstance(value, dict) else None):
             continue
+        if item.startswith("stdlib/") and "text" in value:
+            continue  # the lock has it as it is
         kept = evidence.get(item)
         why = None
         if inside is None:

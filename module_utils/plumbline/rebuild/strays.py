@@ -1,6 +1,6 @@
 """Files that the state does not have are moved aside, never deleted; those that it has are written again.
 
-    aside/<time>/<absolute path>      what lay there
+aside/<time>/<absolute path>      what lay there
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ def resolve(path: str, root: Path, home: Optional[str]) -> Path:
 def tidy(
     root: Path, files: Sequence[Mapping[str, Any]], home: Optional[str] = None, check: bool = False
 ) -> Dict[str, Any]:
-    """Have each of ``files`` (``{path, content}``; without content it shall not be there).
+    """Have each of ``files`` (``{path, content, link}``; without content it shall not be there, with ``link`` it is a
+    link to there and what that leads to has the content).
 
     ``{changed, moved: [{path, to}], written: [paths], diff: [..]}``. Raises PlumblineError naming a file that cannot be
     moved or written.
@@ -44,26 +45,28 @@ def tidy(
     written: List[str] = []
     diff: List[Dict[str, str]] = []
     for entry in files:
-        path, content = resolve(str(entry["path"]), root, home), entry.get("content")
-        before = _text(path)
-        if content is None and not os.path.lexists(path):
+        path, content, link = resolve(str(entry["path"]), root, home), entry.get("content"), entry.get("link")
+        if _is_so(path, content, link):
             continue
-        if content is not None and before == content:
-            continue
-        diff.append({"before_header": str(path), "before": before or "", "after": content or ""})
-        if os.path.lexists(path):
-            moved.append({"path": str(path), "to": str(folder / str(path).lstrip("/"))})
+        diff.append({"before_header": str(path), "before": _text(path) or "", "after": content or ""})
+        # What a link leads to is written in its place, so that goes aside, too.
+        leaves = [path, path.parent / link] if link else [path]
+        moves = [p for p in leaves if os.path.lexists(p) and not (p != path and _text(p) == content)]
+        moved += [{"path": str(p), "to": str(folder / os.path.normpath(p).lstrip("/"))} for p in moves]
         if content is not None:
             written.append(str(path))
         if check:
             continue
         try:
-            if os.path.lexists(path):
-                target = folder / str(path).lstrip("/")
+            for place in moves:
+                target = folder / os.path.normpath(place).lstrip("/")
                 target.parent.mkdir(parents=True, exist_ok=True)
                 folder.chmod(0o700)  # a conf file may be one that not everybody might read
-                _move(path, target)
-            if content is not None:
+                _move(place, target)
+            if link and content is not None:
+                write_atomic(path.parent / link, content)
+                path.symlink_to(link)
+            elif content is not None:
                 write_atomic(path, content)
         except OSError as e:
             raise PlumblineError(
@@ -74,6 +77,13 @@ def tidy(
                 "run the play as a user who may (ansible_become), or move it by hand",
             ) from None
     return {"changed": bool(moved or written), "moved": moved, "written": written, "diff": diff}
+
+
+def _is_so(path: Path, content: Optional[str], link: Optional[str]) -> bool:
+    if content is None:
+        return not os.path.lexists(path)
+    linked = path.is_symlink() and os.readlink(path) == link  # noqa: PTH115
+    return _text(path) == content and (linked or not link)
 
 
 def _move(path: Path, target: Path) -> None:

@@ -22,11 +22,13 @@ from .cache import Stat, settled
 from .context import Context
 from .evidence import keep_evidence
 from .layout import Distribution, Layout, distributions, find_layout
+from .redact import redact_text
 from .values import Group, absent, unknown
 
 # What the maker of a build writes beside its environment: says of the build, is no part of what runs.
 BUILD_NOTES = ("plumbline-build.json", "build.log")
 _ACCESS = 0o7666  # of a mode: everything but who may execute
+SHORT = 4096  # bytes of start-up code that is kept as it is
 FOLD = 20  # a folder of this many foreign files or more is one item
 Entries = Dict[str, Tuple[Stat, int]]  # relative path -> (stat, mode)
 # Made by `python -m venv` and not by a wheel: part of the item `venv` of group `build`.
@@ -266,6 +268,19 @@ def _is_frame_folder(folder: str) -> bool:
     )
 
 
+def _short_text(path: Path, sha256: str) -> Dict[str, str]:
+    """``{text}`` of a short file of start-up code, so that a lock can have it written again; {} if it is long, no text
+    or holds what looks like a secret."""
+    with open(path, "rb") as f:
+        data = f.read(SHORT + 1)
+    try:
+        text = data.decode()
+    except UnicodeDecodeError:
+        return {}
+    whole = len(data) <= SHORT and hashlib.sha256(data).hexdigest() == sha256
+    return {"text": text} if whole and redact_text(text) == text else {}
+
+
 def startup_items(context: Context, stdlib: Path) -> Dict[str, Any]:
     """``stdlib/NAME``: start-up code in the standard library's folder, which wins over one of the same name in an
     environment."""
@@ -285,6 +300,7 @@ def startup_items(context: Context, stdlib: Path) -> Dict[str, Any]:
                     if path.is_symlink():
                         found["link"] = os.readlink(path)
                     found["sha256"] = context.cache.digest("startup", str(path), str(path))
+                    found.update(_short_text(path, found["sha256"]))
                 items[f"stdlib/{name}"] = found
             except OSError as e:
                 items[f"stdlib/{name}"] = unknown(e.strerror)

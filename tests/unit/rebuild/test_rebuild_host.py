@@ -139,6 +139,31 @@ def test_files_of_the_state_are_written_again_and_what_lay_there_is_kept(tmp_pat
     assert strays.tidy(tmp_path / "root", asked)["changed"] is False
 
 
+def test_a_link_of_the_state_comes_back_with_what_it_led_to(tmp_path: Path):
+    """Debian's own sitecustomize.py is a link to a file below /etc: somebody wrote through it, or put a file there."""
+    lib, etc = tmp_path / "lib", tmp_path / "etc"
+    for folder in (lib, etc):
+        folder.mkdir()
+    path, behind = lib / "sitecustomize.py", etc / "sitecustomize.py"
+    asked = [{"path": str(path), "content": "# Debian\n", "link": "../etc/sitecustomize.py"}]
+
+    def through() -> None:
+        path.write_text("import os\n")
+
+    def in_place() -> None:
+        path.unlink()
+        path.write_text("import os\n")
+
+    strays.tidy(tmp_path / "root", asked)
+    for tamper in (through, in_place):
+        tamper()
+        done = strays.tidy(tmp_path / f"root-{tamper.__name__}", asked)
+        assert (path.readlink(), behind.read_text()) == (Path("../etc/sitecustomize.py"), "# Debian\n")
+        kept = [Path(m["to"]) for m in done["moved"]]
+        assert "import os\n" in [k.read_text() for k in kept if not k.is_symlink()]
+        assert strays.tidy(tmp_path / "root", asked)["changed"] is False
+
+
 def test_start_up_code_in_the_standard_library_of_the_builds_python(tmp_path: Path):
     prefix = tmp_path / "python"
     short = "{}.{}".format(*sys.version_info[:2])

@@ -157,6 +157,21 @@ def test_a_container_has_files_of_its_own_that_act_at_boot():
     assert steps(plan) == {"files": ["boot./etc/modprobe.d/x.conf"]}
 
 
+def test_start_up_code_that_the_lock_has_is_written_again_as_it_was():
+    item = "stdlib/sitecustomize.py"
+    own = {"kind": "startup", "link": "/etc/python3.11/sitecustomize.py", "sha256": SHA[1], "text": "# Debian\n"}
+    lock = lock_of(state(files={item: own}))
+    assert "not_rebuilt" not in lock["captured"]
+    now = state(files={item: {"kind": "startup", "sha256": SHA[2], "text": "import os\n"}})
+    plan = rebuild.plan(lock, locks.compare_with(lock, now), now, HOST)
+    assert [(s["step"], s["data"]) for s in plan["steps"]] == [
+        ("files", [{"path": item, "content": "# Debian\n", "link": "/etc/python3.11/sitecustomize.py"}])
+    ]
+    del lock["installed"]["files"][item]["text"]
+    plan = rebuild.plan(lock, locks.compare_with(lock, now), now, HOST)
+    assert "reinstall the package" in plan["cannot"][0]["why"]
+
+
 UNIT = {"unit./etc/systemd/system/sglang.service": {"sha256": SHA[1], "directives": {}}}
 SERVED = rebuild.Host(**{**HOST.__dict__, "unit": "sglang.service"})
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any, Callable, Mapping
 
+from ...state.compare import AS_RECORDED
 from ...state.values import is_absent
 
 Difference = dict[str, Any]
@@ -60,7 +61,8 @@ def make_step(lock: Mapping[str, Any], name: str, items: list[Difference], why: 
 
 
 def _files_data(lock: Mapping[str, Any], items: list[Difference]) -> list[dict[str, Any]]:
-    """``[{path, content: text|null}]``: null for a file that shall not be there. ``stdlib/NAME`` is below the standard
+    """``[{path, content: text|null, link?}]``: null for a file that shall not be there; with ``link`` the path is a
+    link to there, and what it leads to has the content. ``stdlib/NAME`` is below the standard
     library of the build's Python, ``~`` the home of the server's user."""
     out = []
     for d in items:
@@ -73,6 +75,9 @@ def _files_data(lock: Mapping[str, Any], items: list[Difference]) -> list[dict[s
             own = d["item"].startswith("limits.")
             said = lock["limits"][entry["path"]] if own else lock["observed"][d["group"]][d["item"]]
             entry["content"] = "".join(f"{line}\n" for line in said)
+        elif d["was"] != AS_RECORDED and d["group"] == "files":
+            kept = lock["installed"]["files"][d["item"]]
+            entry.update(content=kept["text"], **({"link": kept["link"]} if "link" in kept else {}))
         out.append(entry)
     return out
 

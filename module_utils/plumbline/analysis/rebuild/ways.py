@@ -78,10 +78,16 @@ def _build_way(lock: Mapping[str, Any], d: Difference) -> tuple[Optional[str], s
     return "sglang_build", ""
 
 
+def _locked(lock: Mapping[str, Any], item: str) -> Mapping[str, Any]:
+    """What the lock has of a file that is not as a wheel has it."""
+    found = ((lock.get("installed") or {}).get("files") or {}).get(item)
+    return found if isinstance(found, dict) else {}
+
+
 def _files_way(lock: Mapping[str, Any], d: Difference) -> tuple[Optional[str], str]:
     item = d["item"]
     if item.startswith("stdlib/"):
-        if d["was"] == AS_RECORDED:
+        if d["was"] == AS_RECORDED or "text" in _locked(lock, item):
             return "files", ""
         return None, "start-up code of the host's Python: reinstall the package that owns it"
     if item.startswith("system/"):
