@@ -35,9 +35,9 @@ class PlumblineError(Exception):
                 "remedy": self.remedy}
 
 
-def nearest(name: str, allowed: Iterable[str]) -> Optional[str]:
-    """The allowed name that ``name`` was most likely meant to be, or None."""
-    found = difflib.get_close_matches(name, list(allowed), n=1, cutoff=0.6)
+def nearest(name: str, allowed: Iterable[str], likeness: float = 0.6) -> Optional[str]:
+    """The allowed name that ``name`` was most likely meant to be, or None if none is so much like it (0 to 1)."""
+    found = difflib.get_close_matches(name, list(allowed), n=1, cutoff=likeness)
     return found[0] if found else None
 
 

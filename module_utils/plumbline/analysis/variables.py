@@ -1,0 +1,63 @@
+"""The variables that a command line may set with -e, and those that somebody meant.
+
+Ansible takes any name without a word: `-e experimnt=x` would run another experiment, `-e targt=x` would stop all hosts.
+"""
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import yaml
+
+from ..errors import PlumblineError, nearest
+from . import project
+
+# Of the playbooks; README.md says which takes which.
+SHORT = (
+    "accept", "accept_length", "allow_reboot", "bad", "baseline_step_ms", "baseline_tok_s", "blocks", "concurrency",
+    "confidence", "delivery", "description", "draft_tokens", "experiment", "full", "good", "margin", "modes", "now",
+    "overwrite", "plan_only", "profile", "profiles", "prove", "results_root", "rollback", "run", "simulated_first_port",
+    "simulated_root", "simulator_advance", "simulator_physics", "state", "states_folder", "step_ms", "steps", "strict",
+    "sweep", "sweep_name", "target", "tok_s", "variant", "verify", "verify_tests", "was", "workload",
+)
+CATALOGUES = ("plumbline_models", "plumbline_nccl_profiles", "plumbline_variants", "plumbline_workloads")
+
+
+def of_roles(folder: Path = project.ROOT / "roles") -> set[str]:
+    """The documented variables of all roles."""
+    found: set[str] = set()
+    for file in folder.glob("*/meta/argument_specs.yml"):
+        for entry in yaml.safe_load(file.read_text())["argument_specs"].values():
+            found.update(entry.get("options") or {})
+    return found
+
+
+def check(given: Iterable[str], where: str = "the command line, -e") -> None:
+    """Refuse names that are like a variable of Plumbline's and none; a lab's own names are its own affair.
+
+    Raises one PlumblineError that lists them all.
+    """
+    unknown = sorted(name for name in set(given) - set(SHORT) if not name.startswith("ansible_"))
+    if not unknown:
+        return
+    known = {*SHORT, *CATALOGUES, *(f"{name}_lab" for name in CATALOGUES), *of_roles()}
+    faults = [_fault(name, meant, where) for name in unknown if name not in known and (meant := _meant(name, known))]
+    if len(faults) == 1:
+        raise faults[0]
+    if faults:
+        raise PlumblineError("\n".join(map(str, faults)))
+
+
+def _meant(name: str, known: set[str]) -> str | None:
+    """What a name abbreviates or misspells, or None."""
+    plain = name.replace("-", "_")
+    if plain in known:
+        return plain
+    longer = sorted(k for k in SHORT if len(plain) > 2 and k.startswith(plain))
+    return longer[0] if longer else nearest(plain, known, 0.8)
+
+
+def _fault(name: str, meant: str, where: str) -> PlumblineError:
+    return PlumblineError(f"no variable of Plumbline's is called {name!r}", where, name,
+                          "the variables in README.md and in the READMEs of the roles",
+                          f"did you mean {meant!r}? A variable of your own needs a name that is less like it")
