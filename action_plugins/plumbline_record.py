@@ -17,7 +17,6 @@ class ActionModule(PlumblineAction):
         "nccl": {"type": "dict", "default": {}},
         "measurements": {"type": "list", "elements": "dict", "default": []},
         "failure": {"type": "raw", "default": None},
-        "server_log": {"type": "str", "default": ""},
     }
 
     def act(self, arguments: dict, task_vars: dict) -> dict:
@@ -40,8 +39,7 @@ class ActionModule(PlumblineAction):
         if failure:
             done = {m["id"] for m in store.measurements(boot["run"])}
             for record in records.failed_boot(boot, failure, measured=done, **common):
-                record["evidence"] = store.write_evidence(record["id"], {"failure.json": failure,
-                                                                         "server.log": arguments["server_log"]})
+                record["evidence"] = store.write_evidence(record["id"], {"failure.json": failure})
                 if store.append_measurement(record):
                     appended.append(record)
         confirmed = self._confirm([m["id"] for m in arguments["measurements"]], arguments["root"], task_vars)

@@ -1,7 +1,7 @@
 """Filters of the role plumbline_experiment.
 
 - ``plumbline_speculation``: {steps, draft_tokens} of effective server arguments, or null without speculation.
-- ``plumbline_failure``: {class, detail, ...} of a failed task's result.
+- ``plumbline_failure``: {class, detail, ...} of a failed task's result, and the path of the server's log on the host.
 - ``plumbline_only``: mappings reduced to some keys.
 - ``plumbline_nccl``: what a boot's records say of NCCL, from the proofs in the results tree.
 """
@@ -23,7 +23,7 @@ def failure(result: Mapping[str, Any], task: str) -> dict[str, Any]:
     """The classified failure that a module returned, else what the task said: then the automation itself failed."""
     found = result.get("failure")
     if isinstance(found, Mapping) and found.get("class"):
-        return dict(found)
+        return {**found, "log": result.get("log")}
     detail = str(result.get("msg") or result.get("module_stderr") or "no message")
     return {"class": "task_failed", "detail": f"{task}: {detail}"}
 

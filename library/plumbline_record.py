@@ -57,10 +57,6 @@ options:
   failure:
     description: Class and detail of a failure that ended the boot. Each workload without a measurement gets a failed record.
     type: raw
-  server_log:
-    description: End of the server's log, kept as evidence of a failure.
-    type: str
-    default: ""
 """
 
 EXAMPLES = r"""

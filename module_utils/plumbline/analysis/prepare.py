@@ -16,6 +16,7 @@ from ..measure import workload as measuring
 from ..models import catalogue as models
 from ..models.place import place
 from ..sglang import arguments, speculation
+from ..state.redact import REDACTED, secret_name
 from . import experiment as experiments
 from . import project
 from .build import locks
@@ -83,6 +84,7 @@ def arms(
                 continue
             draft = str(host["drafts"][arm["draft"]])
             args["speculative-draft-model-path"] = _path(f"sglang_server_drafts.{arm['draft']}", draft, model_paths)
+        faults += _secrets(arm, where)
         if build["options"] is not None:
             faults += arguments.validate(args, build["options"], where, f"SGLang {build['version']}")
         faults += speculation.check(
@@ -102,6 +104,19 @@ def arms(
     if texts:
         raise PlumblineError("\n".join(texts))
     return out
+
+
+def _secrets(arm: dict, where: str) -> list[PlumblineError]:
+    """Secrets that would stand in the plan, which every reader of the results sees."""
+    what, allowed = "a secret in what the plan records", "no secret"
+    return [
+        *(PlumblineError(what, f"{where}: argument {name}", REDACTED, allowed,
+                         f"leave {name} out; for the production server put it into the variant that "
+                         "sglang_server_unit_variant names")
+          for name, value in arm["args"].items() if isinstance(value, str) and value and secret_name(name)),
+        *(PlumblineError(what, f"{where}: variable {name}", REDACTED, allowed,
+                         f"set {name} in the host's sglang_server_environment, which no record holds")
+          for name, value in arm["environment"].items() if value and secret_name(name))]
 
 
 def _variants(experiment: dict) -> list[str]:

@@ -78,6 +78,7 @@ def variant(**args: Any) -> dict[str, dict]:
 
 
 @pytest.mark.parametrize(("args", "words"), [
+    ({"api-key": "sk-1"}, ["a secret in what the plan records", "arm mine", "argument api-key", "unit_variant"]),
     ({"speculative-num-draft-tokens": None}, ["speculative-num-draft-tokens missing", "arm mine", "give all three"]),
     ({"speculative-algorithm": "EAGLE"}, ["an EAGLE-3 draft under EAGLE", "set speculative-algorithm to EAGLE3"]),
     ({"speculative-algorithm": None}, ["without speculative-algorithm: SGLang ignores them"]),
@@ -86,6 +87,15 @@ def variant(**args: Any) -> dict[str, dict]:
 def test_speculation_that_does_not_fit(args: dict, words: list[str]) -> None:
     text = refused(books=variant(**args), variant="mine")
     assert all(word in text for word in words), text
+
+
+def test_a_secret_in_a_variants_environment_would_be_recorded() -> None:
+    books = catalogues()
+    books["variants"]["eagle3-2step"]["environment"] = {"HF_TOKEN": "hf_abcdefghij", "SGLANG_X": "1"}
+    text = refused(books=books)
+    assert "variable HF_TOKEN" in text
+    assert "sglang_server_environment" in text
+    assert "hf_abcdefghij" not in text
 
 
 def test_a_context_that_does_not_hold_prompt_and_output() -> None:
