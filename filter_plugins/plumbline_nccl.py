@@ -2,6 +2,8 @@
 
 - ``plumbline_new_id``: a new id that sorts by time (ULID); what it is applied to plays no part.
 - ``plumbline_group_digests``: digests of a state's groups by name.
+- ``plumbline_nccl_ll128``: whether a profile's variables switch LL128 on, which over PCIe needs a data check.
+- ``plumbline_nccl_check_words``: one entry of C(checked) of M(plumbline_nccl_sweep) as words.
 - ``plumbline_nccl_chosen``: profiles by name out of the catalogue, as M(plumbline_nccl_sweep) takes them.
 """
 
@@ -12,6 +14,7 @@ from typing import Any
 
 from plumbline.errors import unknown_name
 from plumbline.ids import ulid
+from plumbline.nccl.lists import forces_ll128
 
 
 def new_id(_: Any) -> str:
@@ -33,10 +36,20 @@ def group_digests(state: Mapping[str, Any]) -> dict[str, str]:
     return {name: group["digest"] for name, group in state["groups"].items()}
 
 
+def ll128(variables: Mapping[str, Any], nccl_version: str) -> bool:
+    return forces_ll128(str(variables.get("NCCL_PROTO", "")), nccl_version)
+
+
+def check_words(checked: Mapping[str, Any]) -> str:
+    return f"profile {checked['profile']}: {checked['why']}"
+
+
 class FilterModule:
     def filters(self) -> dict[str, Callable[..., Any]]:
         return {
             "plumbline_new_id": new_id,
             "plumbline_nccl_chosen": chosen,
+            "plumbline_nccl_check_words": check_words,
+            "plumbline_nccl_ll128": ll128,
             "plumbline_group_digests": group_digests,
         }

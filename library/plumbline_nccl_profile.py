@@ -2,6 +2,7 @@
 # Copyright: Plumbline contributors
 # Apache License 2.0 (see LICENSE)
 """Validate an NCCL profile and deliver it."""
+
 from __future__ import annotations
 
 DOCUMENTATION = r"""
@@ -55,9 +56,18 @@ options:
     choices: [pcie, nvlink]
     default: pcie
   data_check_passed:
-    description: Whether a data-checked sweep of this very profile has passed on this host.
+    description: Whether a data-checked sweep of this very profile has passed on this host. Left out, it is looked for (I(state)).
     type: bool
     default: false
+  state:
+    description:
+      - The host's state as M(plumbline_state) observed it. With it, the records of this host's sweeps tell whether every size was
+        checked with exactly these variables in this state.
+    type: dict
+  environment:
+    description: The whole environment that the server gets without the profile; its NCCL variables are part of what was checked.
+    type: dict
+    default: {}
   kept:
     description: What C(~/.nccl.conf) sets, to be carried over into the file that hides it (C(nccl_conf) only).
     type: dict
@@ -119,6 +129,10 @@ remarks:
   returned: success
   type: list
   elements: dict
+data_check:
+  description: What this host's sweeps say of the profile, with C(status) (C(passed), C(failed), C(open)) and C(why).
+  returned: success
+  type: dict
 errors:
   description: Why the profile is refused, each with C(what), C(where), C(found), C(allowed), C(remedy).
   returned: failure
@@ -126,9 +140,24 @@ errors:
   elements: dict
 """
 
+from typing import Any, Dict, Mapping
+
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.plumbline.errors import PlumblineError
-from ansible.module_utils.plumbline.nccl import delivery, profile, site_hook
+from ansible.module_utils.plumbline.nccl import datacheck, delivery, profile, site_hook
+
+
+def data_check(p: Mapping[str, Any], asked: Mapping[str, Any]) -> Dict[str, str]:
+    """Whether a data-checked collective has passed with these variables on this host in this state: {status, why}."""
+    if p["data_check_passed"]:
+        return {"status": "passed", "why": "data_check_passed was given"}
+    if not p["state"]:
+        return {"status": "open", "why": ""}
+    groups = {name: group["digest"] for name, group in p["state"]["groups"].items()}
+    whole = {**{str(k): str(v) for k, v in p["environment"].items()}, **profile.values(asked)}
+    status, why = datacheck.outcome(datacheck.records_of(p["root"]), whole, groups)
+    return {"status": status, "why": why}
+
 
 # Named so that Ansible ships it: its text becomes the sitecustomize.
 SHIPPED = site_hook.__name__
@@ -146,6 +175,8 @@ def main() -> None:
             "server_args": {"type": "dict", "default": {}},
             "interconnect": {"type": "str", "choices": ["pcie", "nvlink"], "default": "pcie"},
             "data_check_passed": {"type": "bool", "default": False},
+            "state": {"type": "dict"},
+            "environment": {"type": "dict", "default": {}},
             "kept": {"type": "dict", "default": {}},
             "python_path": {"type": "str", "default": ""},
             "validate_only": {"type": "bool", "default": False},
@@ -155,7 +186,12 @@ def main() -> None:
     p = module.params
     asked = {"variables": p["variables"]}
     try:
-        wrong = profile.validate(asked, p["nccl_version"], p)
+        checked = data_check(p, asked)
+        wrong = profile.validate(
+            asked,
+            p["nccl_version"],
+            {**p, "data_check_passed": checked["status"] == "passed", "data_check": checked["why"]},
+        )
         if wrong:
             said = "\n".join(str(e) for e in wrong)
             module.fail_json(msg=f"NCCL profile {p['name']}: {said}", errors=[e.as_dict() for e in wrong])
@@ -174,6 +210,7 @@ def main() -> None:
         directory=planned["directory"],
         variables=variables,
         remarks=remarks,
+        data_check=checked,
     )
 
 

@@ -2,6 +2,7 @@
 # Copyright: Plumbline contributors
 # Apache License 2.0 (see LICENSE)
 """Time a data-checked all-reduce under several NCCL profiles."""
+
 from __future__ import annotations
 
 DOCUMENTATION = r"""
@@ -83,6 +84,11 @@ options:
     description: The host's name in the records.
     type: str
     default: ""
+  state:
+    description:
+      - The host's state as M(plumbline_state) observed it. Results are bound to it, so that a host which has changed is measured again,
+        and only results with a state are a data check (C(checked)).
+    type: dict
   fault:
     description: For tests. Lets one rank misbehave; it is recorded with the results.
     type: dict
@@ -125,6 +131,13 @@ outcomes:
   returned: success
   type: list
   elements: dict
+checked:
+  description:
+    - Whether each profile and mode has passed the data check at I(sizes) in this state, with C(profile), C(mode), C(status), C(why).
+    - C(status) is C(passed), C(failed) (wrong data, a hang, a crash) or C(open) (not checked here and now, or GPUs that others use).
+  returned: success
+  type: list
+  elements: dict
 open:
   description: What is still to be run, each with C(profile), C(mode), C(sizes).
   returned: success
@@ -133,10 +146,19 @@ open:
 """
 
 import os
+from typing import Any, Dict, Mapping, Optional
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.plumbline.errors import PlumblineError
-from ansible.module_utils.plumbline.nccl import collective, collective_worker, sweep
+from ansible.module_utils.plumbline.nccl import collective, collective_worker, host_paths, sweep
+
+
+def state_digests(document: Optional[Mapping[str, Any]]) -> Optional[Dict[str, Any]]:
+    """{digest, groups: {name: digest}} of a state document."""
+    if not document:
+        return None
+    return {"digest": document["digest"], "groups": {n: g["digest"] for n, g in document["groups"].items()}}
+
 
 # Named so that Ansible ships it: its text is what the ranks run.
 SHIPPED = collective_worker.__name__
@@ -161,6 +183,7 @@ def main() -> None:
             "require_idle": {"type": "bool", "default": True},
             "retry": {"type": "bool", "default": False},
             "host": {"type": "str", "default": ""},
+            "state": {"type": "dict"},
             "fault": {"type": "dict"},
         },
         supports_check_mode=True,
@@ -184,6 +207,8 @@ def main() -> None:
         algorithms=p["algorithms"],
         require_idle=p["require_idle"],
         fault=p["fault"],
+        state=state_digests(p["state"]),
+        after_hang=(lambda: host_paths.after_hang(p["root"])) if backend == "nccl" else None,
     )
     try:
         if module.check_mode:
@@ -191,11 +216,13 @@ def main() -> None:
             done = {"records": records, "added": [], "outcomes": []}
         else:
             done = work.run(p["profiles"], p["modes"], sizes, p["retry"])
-        left = sweep.open_work(done["records"], p["profiles"], p["modes"], sizes, p["retry"])
+        left = work.open_work(p["profiles"], p["modes"], sizes, p["retry"])
+        checked = work.checked(p["profiles"], p["modes"], sizes)
     except PlumblineError as error:
         module.fail_json(msg=str(error), **error.as_dict())
     module.exit_json(
         changed=bool(left) if module.check_mode else bool(done["added"]),
+        checked=checked,
         open=[{k: w[k] for k in ("profile", "mode", "sizes")} for w in left],
         **done,
     )

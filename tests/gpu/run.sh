@@ -3,7 +3,8 @@
 #
 # On a machine with 1, 2, 4 or 8 GPUs and Python 3.12 with torch, without network, after tests/gpu/pack.py has filled .gpu/ .
 # Tensor parallel is the number of GPUs that nvidia-smi shows. Records go to $OUT (default: results/gpu) as records.tar.gz, brought up to
-# date every ten seconds, with run.log and, to be packed the next time, SGLang's built kernels. A start that is made again goes on.
+# date every ten seconds, with run.log and SGLang's built kernels (jit.tar.gz: put into .gpu/, it saves the next run half a minute).
+# A start that is made again goes on.
 # Each stage ends inside its limit, the whole run inside RUN_LIMIT_S. STAGE_LIMIT_S, if set, is every stage's limit.
 # /etc/nccl.conf and ~/.nccl.conf are never written, NVLink multicast stays off, and the GPUs' settings are as they are.
 set -u -o pipefail
@@ -40,6 +41,7 @@ unpack() {
   mkdir -p "$work/new" "$work/jit"
   xz -T0 -dc "$project/.gpu/carried.tar.xz" | tar x -C "$work/new" || return 1
   if [ -d "$work/new/jit" ]; then cp -r "$work/new/jit/." "$work/jit/" && rm -rf "$work/new/jit"; fi
+  if [ -f "$project/.gpu/jit.tar.gz" ]; then tar xzf "$project/.gpu/jit.tar.gz" -C "$work/jit"; fi
   mkdir "$work/new/tokenizing" && cp -r "$work/new/site/"tokenizers* "$work/new/tokenizing/"
   rm -rf "$work/tokenizing"
   mv "$work/new/"* "$work/" && rmdir "$work/new"
@@ -61,7 +63,7 @@ prepare() {
   (cd "$project" && "$machine_python" "$here/assemble.py" "$work") || return 1
   say "build and controller made"
   # Carried kernels are found by the digest of their sources; others would be the first server's first minute, one after the other.
-  if [ -z "$(ls -A "$work/jit")" ]; then
+  if ! compgen -G "$work/jit/*kvcache_$((256 * 8 / count))_*/*.so" >/dev/null; then
     TVM_FFI_CACHE_DIR=$work/jit SGLANG_IS_FLASHINFER_AVAILABLE=false \
       timeout 120 "$work/root/builds/current/venv/bin/python" "$here/kernels.py" $((8 / count))
     say "kernels made"
@@ -138,7 +140,7 @@ run() {
   done
 }
 
-[ $# -gt 0 ] || { sed -n 2,9p "$0"; exit 2; }
+[ $# -gt 0 ] || { sed -n 2,10p "$0"; exit 2; }
 for stage in "$@"; do
   [ -n "${most[$stage]:-}" ] || { echo "unknown stage $stage; allowed: ${!most[*]}" >&2; exit 2; }
 done

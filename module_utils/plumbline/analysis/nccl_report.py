@@ -43,11 +43,14 @@ def proof_words(proof: Mapping[str, Any]) -> list[str]:
 
 
 def newest(records: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """The last record of each host, profile, mode and size; outcomes without a size stay all."""
+    """The last record of each host, profile, mode and size; outcomes without a size stay all.
+
+    A profile that was defined anew, or a host that has changed, has new records: the former are not shown beside them.
+    """
     found: dict[tuple[Any, ...], dict[str, Any]] = {}
     for number, record in enumerate(records):
         size = record["bytes"] if record["bytes"] is not None else -number - 1
-        found[(record["host"], record["key"], size)] = dict(record)
+        found[(record["host"], record["profile"], record["mode"], size)] = dict(record)
     return list(found.values())
 
 

@@ -44,9 +44,7 @@ def implementation(
     vetoed = bool(veto or given or _DISABLED.search(server_log))
     why = veto.group().strip() if veto else "switched off by --disable-custom-all-reduce" if vetoed else ""
     rows = [
-        r
-        for r in tuning
-        if r["function"] in (None, "AllReduce") and _DECODE_BYTES[0] <= r["bytes"] <= _DECODE_BYTES[1]
+        r for r in tuning if r["function"] in (None, "AllReduce") and _DECODE_BYTES[0] <= r["bytes"] <= _DECODE_BYTES[1]
     ]
     by_nccl = sum(r["count"] for r in rows)
     registered = _CUSTOM.search(server_log)

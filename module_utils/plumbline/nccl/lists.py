@@ -41,3 +41,19 @@ def token_lists(value: str, words: Tuple[str, ...], version: str) -> Tuple[Dict[
             if not colon or prefix.lower() == lower:
                 enabled[function] = result
     return enabled, wrong
+
+
+def switches_on(enabled: Dict[str, Set[str]], word: str) -> List[str]:
+    """The functions for which a list of NCCL's (``token_lists``) has this word on."""
+    return sorted(function for function, on in enabled.items() if word in on)
+
+
+def forces_ll128(value: str, nccl_version: str) -> bool:
+    """Whether this NCCL_PROTO switches LL128 on for some function: over PCIe that needs a data check. Not a wrong
+    list.
+    """
+    if not value or not nccl_version:
+        return False
+    version = ".".join(map(str, known.parse_version(nccl_version)))
+    enabled, wrong = token_lists(value, known.PROTOCOLS, version)
+    return not wrong and bool(switches_on(enabled, "LL128"))

@@ -117,18 +117,19 @@ def _check_list(name: str, value: str, version: str, context: Mapping[str, Any])
                 + ("; function:list entries parted by `;`" if per_function else ""),
             )
         ]
-    forced = sorted(f for f, on in enabled.items() if "LL128" in on)
     safe = context.get("interconnect") == "nvlink" or context.get("data_check_passed")
-    if name == "NCCL_PROTO" and forced and not safe:
+    if name == "NCCL_PROTO" and lists.switches_on(enabled, "LL128") and not safe:
         how = (
             ""
             if "128" in value and not value.startswith("^")
             else " (a list that excludes others forces what it leaves)"
         )
+        why = f" ({context['data_check']})" if context.get("data_check") else ""
         return [
             _error(
                 name,
-                f"this NCCL_PROTO switches LL128 on{how}; NCCL leaves it off over PCIe: it can corrupt data",
+                f"this NCCL_PROTO switches LL128 on{how}; NCCL leaves it off over PCIe: it can corrupt data, and no "
+                f"data check of it has passed on this host{why}",
                 value,
                 "a list without LL128, such as LL or LL,Simple or ^LL128",
                 "run the data-checked sweep of this profile here (playbooks/nccl.yml -e sweep=true)",
@@ -300,7 +301,8 @@ def validate(
 
     ``context`` (all optional): ``delivery`` (one of DELIVERIES), ``server_args`` (SGLang's long option names),
     ``interconnect`` (``pcie``, ``nvlink``; not given counts as pcie), ``data_check_passed`` (a data-checked sweep of
-    this very profile has passed on this host). ``nccl_version`` is empty for a build without NCCL.
+    this very profile has passed on this host), ``data_check`` (why it has not). ``nccl_version`` is empty for a build
+    without NCCL.
     """
     context = context or {}
     delivery = context.get("delivery")

@@ -113,9 +113,7 @@ def _rank_entry(
     ]
     entry["notes"] = list(process["notes"])
     if process["p2p_chunk_bytes"] is not None and process["p2p_chunk_bytes"] <= 0:
-        entry["notes"].append(
-            f"P2P chunk size {process['p2p_chunk_bytes']}: the buffer size asked for makes no sense"
-        )
+        entry["notes"].append(f"P2P chunk size {process['p2p_chunk_bytes']}: the buffer size asked for makes no sense")
     entry["warnings"] = [w["text"] for w in process["warnings"]]
     return entry
 
@@ -195,9 +193,7 @@ def prove(
         key=lambda r: (r["rank"], r["pid"]),
     )
     seen = {rank for p in with_communicator for rank in p["ranks"]}
-    missing_ranks = (
-        [rank for rank in range(expected_ranks) if rank not in seen] if expected_ranks > 1 and ranks else []
-    )
+    missing_ranks = [rank for rank in range(expected_ranks) if rank not in seen] if expected_ranks > 1 and ranks else []
     reasons = _reasons(ranks, expected_ranks, missing_ranks, asked)
     in_force: Optional[bool] = not reasons
     uncertain = sorted({v["name"] for r in ranks for v in r["not_read"] if not v["certain"]})

@@ -94,11 +94,7 @@ def _not_needed(name: str, value: str, process: Mapping[str, Any]) -> Optional[s
         return "no pair of ranks talks peer to peer"
     if name.startswith("NCCL_SHM") and kinds and "SHM" not in kinds:
         return f"every pair of ranks talks by {', '.join(sorted(kinds))}, so shared memory is not tried"
-    if (
-        name.startswith("NCCL_NVLS")
-        and name != "NCCL_NVLS_ENABLE"
-        and first_value(process, "NCCL_NVLS_ENABLE") == "0"
-    ):
+    if name.startswith("NCCL_NVLS") and name != "NCCL_NVLS_ENABLE" and first_value(process, "NCCL_NVLS_ENABLE") == "0":
         return "NCCL_NVLS_ENABLE=0"
     if _IB.match(name) and name != "NCCL_IB_DISABLE" and first_value(process, "NCCL_IB_DISABLE") not in (None, "0"):
         return "NCCL_IB_DISABLE=1"

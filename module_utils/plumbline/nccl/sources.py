@@ -283,9 +283,7 @@ def _findings(
             found.append(_finding(source, "wins", wins, f"{source['name']} wins over the profile: {listed}"))
         if extra:
             listed = ", ".join(f"{k}={v}" for k, v in sorted(extra.items()))
-            found.append(
-                _finding(source, "adds", extra, f"{source['name']} sets what the profile does not: {listed}")
-            )
+            found.append(_finding(source, "adds", extra, f"{source['name']} sets what the profile does not: {listed}"))
     if files["hidden"] and files["hidden"]["variables"] and files["own"]:
         found.append(
             _finding(

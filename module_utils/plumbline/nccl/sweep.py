@@ -11,13 +11,13 @@ import json
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Dict, List, Optional, Tuple, Union
+from typing import Any, Callable, Dict, List, Optional, Tuple, Union
 
 from ..digest import digest
 from ..errors import PlumblineError
 from ..files import append_line, read_lines, write_json
 from ..gpu import samples
-from . import collective, log
+from . import collective, datacheck, log
 from .proof import debug_environment
 
 PathLike = Union[str, Path]
@@ -39,9 +39,17 @@ def now() -> str:
     return datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def key(profile: str, variables: Mapping[str, str], mode: str, extra: Mapping[str, str]) -> str:
-    """What one combination is: its names and what they mean."""
-    return digest([profile, dict(variables), mode, dict(extra)])[:16]
+def key(
+    profile: str,
+    variables: Mapping[str, str],
+    mode: str,
+    extra: Mapping[str, str],
+    bound: Optional[Mapping[str, Any]] = None,
+) -> str:
+    """What one combination is: its names, what they mean, and what it is ``bound`` to (the host's state, its NCCL
+    variables).
+    """
+    return digest([profile, dict(variables), mode, dict(extra), *([dict(bound)] if bound else [])])[:16]
 
 
 def _combinations(
@@ -55,16 +63,22 @@ def _combinations(
             yield dict(profile), mode, MODES[mode]
 
 
+def _texts(profile: Mapping[str, Any]) -> Dict[str, str]:
+    return {str(k): str(v) for k, v in (profile.get("variables") or {}).items()}
+
+
 def open_work(
     records: Sequence[Mapping[str, Any]],
     profiles: Sequence[Mapping[str, Any]],
     modes: Sequence[str],
     sizes: Sequence[int],
     retry: bool = False,
+    bound: Optional[Mapping[str, Any]] = None,
 ) -> List[Dict[str, Any]]:
     """What is still to be run: ``[{key, profile, variables, mode, extra, sizes: [missing]}]``.
 
-    A combination that hung, crashed or was wrong is done, unless ``retry``; one that found the GPUs busy is not.
+    ``bound``: see ``key``; what was measured in another state is not there. A combination that hung, crashed or was
+    wrong is done, unless ``retry``; one that found the GPUs busy is not.
     """
     done: Dict[str, set] = {}
     ended = set()
@@ -75,8 +89,8 @@ def open_work(
             ended.add(record["key"])
     work = []
     for profile, mode, extra in _combinations(profiles, modes):
-        variables = {str(k): str(v) for k, v in (profile.get("variables") or {}).items()}
-        one = key(profile["name"], variables, mode, extra)
+        variables = _texts(profile)
+        one = key(profile["name"], variables, mode, extra, bound)
         missing = [size for size in sizes if size not in done.get(one, set())]
         if missing and (retry or one not in ended):
             work.append(
@@ -113,11 +127,27 @@ class Sweep:
         require_idle: bool = True,
         nvidia_smi: str = "nvidia-smi",
         fault: Optional[Mapping[str, Any]] = None,
+        state: Optional[Mapping[str, Any]] = None,
+        after_hang: Optional[Callable[[], str]] = None,
     ) -> None:
+        """``state``: {digest, groups: {name: digest}} of the host as observed; with it, another state is another sweep.
+        ``after_hang``: tells what of the host may be the cause.
+        """
         self.root, self.sweep, self.folder = Path(root), sweep, folder_of(root, sweep)
         self.python, self.world, self.backend, self.environment = python, world, backend, dict(environment)
         self.limit_s, self.host, self.graph, self.dtype, self.iterations = limit_s, host, graph, dtype, iterations
         self.algorithms, self.require_idle, self.nvidia_smi, self.fault = algorithms, require_idle, nvidia_smi, fault
+        self.after_hang = after_hang
+        groups = datacheck.of_state((state or {}).get("groups"))
+        self.state = {"digest": (state or {}).get("digest"), "groups": groups} if groups else None
+        # Without a state (a sweep made by hand) nothing is bound, and no check can be founded on it.
+        self.bound = {"groups": groups, "nccl": datacheck.settings(environment)} if groups else None
+
+    def open_work(
+        self, profiles: Sequence[Mapping[str, Any]], modes: Sequence[str], sizes: Sequence[int], retry: bool = False
+    ) -> List[Dict[str, Any]]:
+        """What of these is still to be run in this state."""
+        return open_work(read(self.root, self.sweep), profiles, modes, sizes, retry, self.bound)
 
     def run(
         self, profiles: Sequence[Mapping[str, Any]], modes: Sequence[str], sizes: Sequence[int], retry: bool = False
@@ -126,7 +156,7 @@ class Sweep:
         self.harvest()
         before = len(read(self.root, self.sweep))
         outcomes = []
-        for work in open_work(read(self.root, self.sweep), profiles, modes, sizes, retry):
+        for work in self.open_work(profiles, modes, sizes, retry):
             busy = self.busy()
             if busy:
                 outcomes.append(self._outcome(work, "busy", busy))
@@ -134,6 +164,24 @@ class Sweep:
             outcomes.append(self._one(work))
         records = read(self.root, self.sweep)
         return {"records": records, "added": records[before:], "outcomes": outcomes}
+
+    def checked(
+        self, profiles: Sequence[Mapping[str, Any]], modes: Sequence[str], sizes: Sequence[int]
+    ) -> List[Dict[str, Any]]:
+        """Whether each combination has passed the data check in this state: ``[{profile, mode, status, why}]``.
+
+        ``status``: ``passed``, ``failed`` or ``open``.
+        """
+        records = datacheck.records_of(self.root)
+        groups = self.state["groups"] if self.state else None
+        out = []
+        for profile, mode, extra in _combinations(profiles, modes):
+            whole = {**self.environment, **_texts(profile), **extra}
+            status, why = datacheck.outcome(
+                records, whole, groups, sizes, self.backend, self.graph and self.backend == "nccl"
+            )
+            out.append({"profile": profile["name"], "mode": mode, "status": status, "why": why})
+        return out
 
     def busy(self) -> Optional[Dict[str, Any]]:
         """Somebody else's processes on the GPUs, as a diagnosis; they are named and left alone."""
@@ -163,7 +211,15 @@ class Sweep:
             "mode": work["mode"],
             "world": self.world,
             "backend": self.backend,
+            **self._ran_in(work),
         }
+
+    def _ran_in(self, work: Mapping[str, Any]) -> Dict[str, Any]:
+        """NCCL variables and state; those of an execution that was killed are its own (``work.json``)."""
+        if "nccl_environment" in work:
+            return {"nccl_environment": work["nccl_environment"], "state": work["state"]}
+        whole = {**self.environment, **work["variables"], **work["extra"]}
+        return {"nccl_environment": datacheck.settings(whole), "state": self.state}
 
     def _append(self, record: Mapping[str, Any]) -> None:
         append_line(self.folder / "results.jsonl", record)
@@ -178,7 +234,7 @@ class Sweep:
         place = self.folder / f"run-{work['key']}"
         shutil.rmtree(place, ignore_errors=True)
         place.mkdir(parents=True)
-        write_json(place / "work.json", {**work, "algorithms": found_algorithms})
+        write_json(place / "work.json", {**work, "algorithms": found_algorithms, **self._ran_in(work)})
         done = collective.run(
             python=self.python,
             world=self.world,
@@ -193,6 +249,8 @@ class Sweep:
             fault=self.fault,
         )
         self._record(work, done, found_algorithms)
+        if done["status"] == "hang" and self.after_hang is not None:
+            done["diagnosis"]["what"] += f"; this host: {self.after_hang()}"
         if done["status"] in ("hang", "crash"):
             outcome = self._outcome(work, done["status"], done["diagnosis"])
         else:
@@ -276,16 +334,6 @@ def _load(path: Path) -> Optional[Dict[str, Any]]:
     except (OSError, ValueError):
         return None
     return found if isinstance(found, dict) and "key" in found else None
-
-
-def passed(records: Sequence[Mapping[str, Any]], profile: str, variables: Mapping[str, str]) -> bool:
-    """Whether a data-checked sweep of this very profile has passed: some size was checked, none was wrong, none
-    hung.
-    """
-    mine = [r for r in records if r["profile"] == profile and r["variables"] == dict(variables)]
-    return any(r["bytes"] is not None for r in mine) and all(
-        r["status"] == "ok" for r in mine if r["status"] != "busy"
-    )
 
 
 def gpus(nvidia_smi: str = "nvidia-smi") -> int:
