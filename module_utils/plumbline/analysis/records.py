@@ -7,11 +7,11 @@ from __future__ import annotations
 from datetime import datetime, timezone
 from typing import Any, Optional
 
+from ..measure.figures import METRICS
+
 SCHEMA = "plumbline.measurement/1"
 # Under this mean share of common prefix the outputs differ for another reason than a late tie in the logits.
 OUTPUT_SHARE = 0.99
-METRICS = ("output_tok_s", "decode_tok_s", "ttft_ms", "itl_ms", "step_ms", "accept_length", "verify_ms", "draft_ms",
-           "graph_share", "requests", "completion_tokens", "errors")
 
 
 def measurement(boot: dict, spooled: dict, *, engine: str, state: dict, server: dict, nccl: dict,

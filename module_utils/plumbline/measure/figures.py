@@ -23,6 +23,21 @@ from typing import Any, Dict, List, Optional, Sequence, Tuple
 from .stream import Sample
 
 MS = 1000.0
+# What a measurement records, in this order; null where it could not be measured.
+METRICS = (
+    "output_tok_s",
+    "decode_tok_s",
+    "ttft_ms",
+    "itl_ms",
+    "step_ms",
+    "accept_length",
+    "verify_ms",
+    "draft_ms",
+    "graph_share",
+    "requests",
+    "completion_tokens",
+    "errors",
+)
 
 
 @dataclass
@@ -141,20 +156,14 @@ def _decoding(samples: Sequence[Sample], parts: Sequence[Tuple[float, float]]) -
 def compute(samples: Sequence[Sample], concurrency: int, speculative: bool) -> Figures:
     """The figures of all samples of a measurement; those that failed count as errors and nothing else."""
     good = [s for s in samples if s.error is None and s.stamps]
-    metrics: Dict[str, Any] = {
-        "output_tok_s": None,
-        "decode_tok_s": None,
-        "ttft_ms": spread([]),
-        "itl_ms": spread([]),
-        "step_ms": None,
-        "accept_length": None,
-        "verify_ms": None,
-        "draft_ms": None,
-        "graph_share": None,
-        "requests": len(good),
-        "completion_tokens": sum(s.counts[-1] for s in good),
-        "errors": len([s for s in samples if s.error is not None]),
-    }
+    metrics: Dict[str, Any] = dict.fromkeys(METRICS)
+    metrics.update(
+        ttft_ms=spread([]),
+        itl_ms=spread([]),
+        requests=len(good),
+        completion_tokens=sum(s.counts[-1] for s in good),
+        errors=len([s for s in samples if s.error is not None]),
+    )
     if not good:
         return Figures(metrics)
     figures = Figures(metrics, seconds=max(s.end for s in good) - min(s.sent for s in good))

@@ -26,20 +26,6 @@ from .client import LoadClient
 from .stream import Sample
 
 LOG_KEPT = 2_000_000
-_NO_METRICS = (
-    "output_tok_s",
-    "decode_tok_s",
-    "ttft_ms",
-    "itl_ms",
-    "step_ms",
-    "accept_length",
-    "verify_ms",
-    "draft_ms",
-    "graph_share",
-    "requests",
-    "completion_tokens",
-    "errors",
-)
 
 
 @dataclass(frozen=True)
@@ -136,7 +122,7 @@ def measure(task: Task) -> Dict[str, Any]:
         "duration_s": 0.0,
         "status": "failed",
         "failure": None,
-        "metrics": dict.fromkeys(_NO_METRICS),
+        "metrics": dict.fromkeys(figures.METRICS),
         "checks": [],
         "flags": [],
         "conditions": {},

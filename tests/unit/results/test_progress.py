@@ -18,7 +18,8 @@ def test_a_boot_says_which_it_is_and_what_is_left():
 
 
 def test_the_end_says_why():
-    assert progress.describe("plumbline_next", {"boot": None, "stop": "every block was run"}) == "done: every block was run"
+    said = progress.describe("plumbline_next", {"boot": None, "stop": "every block was run"})
+    assert said == "done: every block was run"
 
 
 def test_a_measurement_shows_its_figures_and_what_invalidates_it():

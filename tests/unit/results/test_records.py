@@ -1,7 +1,11 @@
 """Records: joining what was spooled with the boot, and comparing outputs."""
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 from plumbline.analysis import records
+from plumbline.analysis.report import explain
 
 
 def boot(**more) -> dict:
@@ -66,3 +70,12 @@ def test_a_failed_boot_gives_one_record_for_each_workload_that_was_not_measured(
                                  state=None, server=SERVER, nccl={}, measured={"M1"})
     assert [(r["id"], r["status"], r["failure"]["class"]) for r in failed] == [("M2", "failed", "cuda_oom")]
     assert failed[0]["state"]["digest"] is None
+
+
+def test_every_flag_is_explained_and_no_other():
+    """What the code can flag, by its text, is what the report has words for."""
+    core = Path(records.__file__).parents[1]
+    text = (core / "measure" / "flags.py").read_text() + (core / "analysis" / "records.py").read_text()
+    raised = set(re.findall(r'flag\(\s*"(\w+)"', text)) | set(re.findall(r'\{"name": "(\w+)", "detail"', text))
+    assert len(raised) > 10
+    assert raised == set(explain.MEANINGS)

@@ -6,7 +6,6 @@ import multiprocessing
 from pathlib import Path
 
 import pytest
-
 from plumbline.analysis import schema
 from plumbline.analysis.store import Results
 from plumbline.errors import PlumblineError

@@ -19,7 +19,6 @@ MEANINGS = {
     "past_eos": "tokens past the natural end of the text are in the figures; they flatter the accept length.",
     "contradiction": "tok/s, step time and accept length cannot all be true: tok/s x step time = accept length.",
     "simulated_acceptance": "the engine was told which accept length to have: good for step times, not for a verdict.",
-    "cross_check": "the server's own figures and the client's differ by more than 2 %.",
 }
 
 

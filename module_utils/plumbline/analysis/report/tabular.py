@@ -4,11 +4,12 @@ from __future__ import annotations
 import csv
 import io
 
+from ...measure import figures
+
 IDENTITY = ("id", "run", "experiment", "engine", "host", "boot", "block", "position", "role", "arm", "variant",
             "nccl_profile", "build", "workload", "repeat", "started_at", "duration_s", "status")
-METRICS = ("output_tok_s", "decode_tok_s", "step_ms", "accept_length", "verify_ms", "draft_ms", "graph_share",
-           "requests", "completion_tokens", "errors")
 SPREADS = ("ttft_ms", "itl_ms")
+METRICS = tuple(name for name in figures.METRICS if name not in SPREADS)
 POINTS = ("mean", "p50", "p90", "p99")
 
 
