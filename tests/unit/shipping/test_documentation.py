@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import re
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -63,6 +64,24 @@ def differences(taken: dict[str, Any], said: dict[str, Any], at: str = "") -> li
         if inner:
             found += differences(inner, said[name].get("suboptions") or {}, f"{at}{name}.")
     return found
+
+
+def test_each_is_in_the_architecture() -> None:
+    table = (ROOT / "docs" / "architecture.md").read_text().split("## Modules")[1].split("\n## ")[0]
+    named = re.findall(r"(?m)^\| (`plumbline_.*?) \| (action|both|module) \|", table)
+    said = {name: kind for names, kind in named for name in re.findall(r"`(\w+)`", names)}
+    for path in (ROOT / "library").glob("*.py"):
+        action = (ROOT / "action_plugins" / path.name).exists()
+        module = "def main(" in path.read_text()
+        assert said.pop(path.stem) == {(True, False): "action", (True, True): "both"}.get((action, module), "module")
+    assert not said
+
+
+def test_every_package_of_the_core_is_in_the_architecture() -> None:
+    table = (ROOT / "docs" / "architecture.md").read_text().split("| package |")[1].split("\n\n")[0]
+    named = re.findall(r"`(?:analysis/)?(\w+)/`", table)
+    packages = {p.parent.name for p in (ROOT / "module_utils" / "plumbline").glob("**/__init__.py")} - {"plumbline"}
+    assert packages <= set(named)
 
 
 @pytest.mark.parametrize("name", sorted(p.stem for p in (ROOT / "library").glob("*.py")))
