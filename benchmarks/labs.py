@@ -49,7 +49,11 @@ CATALOGUES: dict[str, dict[str, Any]] = {
     "variants": {"baseline": {"args": {}, "draft": None}, **{
         f"candidate-{i}": {"args": {"speculative-algorithm": "EAGLE3", "speculative-num-steps": i,
                                     "speculative-eagle-topk": 1, "speculative-num-draft-tokens": i + 1},
-                           "draft": "eagle3"} for i in range(1, 41)}},
+                           "draft": "eagle3"} for i in range(1, 41)},
+        **{f"imposed-{length}": {"args": {"speculative-algorithm": "EAGLE3", "speculative-num-steps": 2,
+                                          "speculative-eagle-topk": 1, "speculative-num-draft-tokens": 3},
+                                 "draft": "eagle3", "environment": {"SGLANG_SIMULATE_ACC_LEN": length}}
+           for length in ("1.5", "2.0", "2.5")}},
     "nccl_profiles": {"tuned": {"variables": {"NCCL_PROTO": "LL"}}, "none": {"variables": {}}},
     "workloads": {"one-stream": {"concurrency": 1, "requests": 16, "output_tokens": 256},
                   "sixteen": {"concurrency": 16, "requests": 64, "output_tokens": 256},

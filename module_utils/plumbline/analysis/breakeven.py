@@ -92,6 +92,41 @@ def _advice(reached: float, needed: float, most: int, steps: Optional[int]) -> s
     return text
 
 
+def imposed(environment: dict) -> Optional[float]:
+    """The accept length that a server's environment imposes (SGLang's simulated acceptance), None where it does not."""
+    for name in ("SGLANG_SIMULATE_ACC_LEN", "SIMULATE_ACC_LEN"):
+        try:
+            value = float(environment.get(name) or 0.0)
+        except ValueError:
+            continue
+        if value > 0:
+            return value
+    return None
+
+
+def curve(points: Iterable[dict], baseline_step_ms: Optional[float]) -> dict:
+    """What speculation would give at each accept length, from arms whose acceptance is imposed.
+
+    ``points``: [{arm, steps, accept_length, step_ms}]. Such text is garbage and no verdict; the step times are real.
+    Returns {curve: [{arm, steps, accept_length, step_ms, break_even_accept_length, speed_up, simulated: True}] by
+    steps and accept length, advice}.
+    """
+    out = []
+    for point in sorted(points, key=lambda p: (p["steps"] or 0, p["accept_length"], p["arm"])):
+        needed = ratio(point["step_ms"], baseline_step_ms)
+        if needed:
+            out.append({**point, "break_even_accept_length": needed, "speed_up": point["accept_length"] / needed,
+                        "simulated": True})
+    texts = []
+    for steps in sorted({p["steps"] for p in out if p["steps"]}):
+        mine = [p for p in out if p["steps"] == steps]
+        near = min(mine, key=lambda p: abs(p["speed_up"] - 1.0))
+        figures = ", ".join(f"{p['accept_length']:.2f}: {p['speed_up']:.2f}x" for p in mine)
+        texts.append(f"with an imposed accept length (simulated, not a verdict) {steps} step{'s' if steps > 1 else ''} "
+                     f"would give {figures}; break-even at {near['break_even_accept_length']:.2f}")
+    return {"curve": out, "advice": "; ".join(texts)}
+
+
 def compare_steps(rows: Iterable[dict]) -> dict:
     """Which number of steps wins, by figures.
 

@@ -39,7 +39,7 @@ def build(experiment: dict, run: str, plan_entries: list[dict], measurements: li
         comparisons.extend(here)
         families.append({"host": host, "comparisons": outcome.family, "level": _round(outcome.alpha),
                          "method": "e-BH" if outcome.sequential else "BH, one look"})
-        step_tables.extend(_steps(ledger, host, here))
+        step_tables.extend(_steps(ledger, records, host, here, outcome))
         status.extend(_baselines(ledger, records, rows, experiment["margin"], states, compare_states, outcome))
         stops.append({"host": host, "boots": len(records.boots()),
                       "stopped": ledger.finished["kind"] if ledger.finished else None,
@@ -163,7 +163,8 @@ def _graphs(used: list[dict], refs: list[dict]) -> list[str]:
     return [f"the {step} runs without CUDA graph ({1 - own:.0%} of the decode lines){with_one}"]
 
 
-def _steps(ledger: Ledger, host: str, comparisons: list[dict]) -> list[dict]:
+def _steps(ledger: Ledger, records: Records, host: str, comparisons: list[dict],
+           outcome: compare_arms.Outcome) -> list[dict]:
     """`2 or 3 steps?` by figures, for each workload with an arm that speculates in steps."""
     out = []
     for workload in ledger.workloads:
@@ -175,13 +176,32 @@ def _steps(ledger: Ledger, host: str, comparisons: list[dict]) -> list[dict]:
                              "ratio": c["ratio"], "accept_length": c["accept_length"],
                              "break_even_accept_length": c["break_even_accept_length"],
                              "max_accept_length": c["max_accept_length"]})
-        if rows:
+        base = medians([r for b in outcome.boots[workload] if b.role == "baseline" for r in b.records], ("step_ms",))
+        drawn = breakeven.curve(_imposed(ledger, records, workload), base["step_ms"])
+        if rows or drawn["curve"]:
             found = breakeven.compare_steps(rows)
             for row in found["table"]:
                 row["speed_up"] = _round(row["speed_up"])
                 if row["marginal"]:
                     row["marginal"] = {k: _round(v) for k, v in row["marginal"].items()}
-            out.append({"host": host, "workload": workload, **found})
+            found["advice"] = "; ".join(text for text in (found["advice"], drawn["advice"]) if text)
+            curve = [{k: _round(v) if isinstance(v, float) else v for k, v in p.items()} for p in drawn["curve"]]
+            out.append({"host": host, "workload": workload, **found, "curve": curve})
+    return out
+
+
+def _imposed(ledger: Ledger, records: Records, workload: str) -> list[dict]:
+    """The step times of arms whose accept length is imposed: their records are no good for anything else."""
+    out = []
+    for name, arm in ledger.arms.items():
+        if breakeven.imposed(arm["environment"]) is None:
+            continue
+        mine = [r for r in records.by_id.values() if r["arm"] == name and r["workload"] == workload
+                and r["status"] == "ok"
+                and all(f["name"] == "simulated_acceptance" for f in r["flags"] if f.get("invalidates"))]
+        figures = medians(sorted(mine, key=lambda r: r["id"]), ("accept_length", "step_ms"))
+        if figures["accept_length"] and figures["step_ms"]:
+            out.append({"arm": name, "steps": breakeven.steps_of(arm["args"]), **figures})
     return out
 
 

@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import pytest
-from plumbline.analysis import breakeven
+from plumbline.analysis import breakeven, schema
+
+from benchmarks.labs import Lab, World, make_experiment
 
 THREE = {"speculative-algorithm": "EAGLE3", "speculative-num-steps": 3, "speculative-eagle-topk": 1,
          "speculative-num-draft-tokens": 4}
@@ -65,3 +67,37 @@ def test_a_draft_that_does_not_match_is_not_advised_to_be_more_accurate() -> Non
     assert "does not belong to the model or to the algorithm" in advice
     assert "more accurate" not in advice
     assert "nothing that the draft proposes" not in breakeven.assess(1.2, 24.1, 12.17, args)["advice"]
+
+
+def test_a_curve_by_imposed_acceptance_is_marked_and_is_no_verdict() -> None:
+    """Arms with SGLANG_SIMULATE_ACC_LEN give step times at several accept lengths; nothing else of them is used."""
+    names = ["imposed-2.5", "imposed-1.5", "imposed-2.0"]
+    lengths = {n: float(n.split("-")[1]) for n in names}
+    flag = {"name": "simulated_acceptance", "detail": "imposed", "invalidates": True}
+
+    def marked(record: dict, boot: dict) -> dict:
+        return {**record, "flags": [flag]} if boot["role"] == "candidate" else record
+
+    world = World(boot_sd=0.002, request_sd=0.001, ratio={n: length / 1.98 for n, length in lengths.items()},
+                  accept_length=lengths)
+    lab = Lab(world, make_experiment(0, axes={"variant": names}), mutate=marked)
+    run, stop = lab.run()
+    assert stop["kind"] == "verdict"
+    document = lab.verdict(run)
+    schema.validate("verdict", document, "verdict")
+    assert {c["verdict"] for c in document["comparisons"]} == {"not_comparable"}
+    (steps,) = document["steps"]
+    assert (steps["table"], steps["best"]) == ([], None)
+    assert [p["accept_length"] for p in steps["curve"]] == [1.5, 2.0, 2.5]
+    assert all(p["simulated"] and p["break_even_accept_length"] == pytest.approx(1.98, rel=0.02)
+               for p in steps["curve"])
+    assert [p["speed_up"] > 1 for p in steps["curve"]] == [False, True, True]
+    assert "simulated, not a verdict" in steps["advice"]
+    assert "break-even at 1.9" in steps["advice"] or "break-even at 2.0" in steps["advice"]
+
+
+def test_what_imposes_an_accept_length() -> None:
+    assert breakeven.imposed({"SGLANG_SIMULATE_ACC_LEN": "2.2"}) == 2.2
+    assert breakeven.imposed({"SGLANG_SIMULATE_ACC_LEN": "-1"}) is None
+    assert breakeven.imposed({"SGLANG_SIMULATE_ACC_LEN": "no"}) is None
+    assert breakeven.imposed({}) is None
