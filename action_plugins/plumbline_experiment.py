@@ -22,5 +22,7 @@ class ActionModule(PlumblineAction):
         if path.suffix not in (".yml", ".yaml"):
             path = folder / f"{arguments['experiment']}.yml"
         document = experiments.load(path)
-        run, resumed = Results(arguments["results_root"]).experiment(document["name"]).choose_run(arguments["run"])
+        results = Results(arguments["results_root"])
+        results.check_writable()
+        run, resumed = results.experiment(document["name"]).choose_run(arguments["run"])
         return {"experiment": document, "run": run, "resumed": resumed}

@@ -31,7 +31,9 @@ class ActionModule(PlumblineAction):
         experiment, run, host = arguments["experiment"], arguments["run"], arguments["host"]
         paths, configs = prepare.model_places(arguments["catalogues"]["models"], arguments["root"],
                                               str(project.ROOT))
-        arms = prepare.arms(experiment, arguments["catalogues"], host, builds=self._builds(arguments),
+        builds = prepare.needed_builds(experiment, host, arguments["manifests"],
+                                       [*map(Path, arguments["lock_folders"]), *project.BUILD_LOCKS])
+        arms = prepare.arms(experiment, arguments["catalogues"], host, builds=builds,
                             model_paths={**paths, **arguments["model_paths"]},
                             model_configs={**configs, **arguments["model_configs"]})
         workloads = {name: arguments["catalogues"]["workloads"][name] for name in experiment["workloads"]}
@@ -59,10 +61,3 @@ class ActionModule(PlumblineAction):
                 "changed": changed,
                 "builds": list(dict.fromkeys(arm["build"] for arm in arms)),
                 "models": list(dict.fromkeys([host["target"], *(a["draft_model"] for a in arms if a["draft_model"])]))}
-
-    def _builds(self, arguments: dict) -> dict[str, dict]:
-        experiment, host = arguments["experiment"], arguments["host"]
-        names = {experiment["reference"].get("build") or host["build"], *experiment["axes"].get("build", [])}
-        folders = [*map(Path, arguments["lock_folders"]), *project.BUILD_LOCKS]
-        return {name: prepare.known_build(arguments["manifests"][name]) if name in arguments["manifests"]
-                else prepare.locked_build(name, folders) for name in names}

@@ -34,6 +34,11 @@ class PlumblineAction(ActionBase):
         _, arguments = self.validate_argument_spec(self.ARGUMENTS)
         try:
             result = self.act(arguments, task_vars or {})
+        except OSError as error:
+            # Of a person's folders, a disk that is full: nothing that a traceback would explain better.
+            failed = PlumblineError(f"a file of the controller cannot be used: {error.strerror or error}",
+                                    str(error.filename or self._task.action), remedy="mend it, then run this again")
+            return {"failed": True, "msg": str(failed), "error": failed.as_dict()}
         except PlumblineError as error:
             return {"failed": True, "msg": str(error), "error": error.as_dict()}
         result.setdefault("changed", False)

@@ -141,14 +141,15 @@ def _arm(values: dict, base: dict, catalogues: dict, host_vars: dict, where: str
     variant_name = values["variant"]
     variants = catalogues["variants"]
     if variant_name not in variants:
-        raise unknown_name("variant", variant_name, variants, f"{where}, plumbline_variants")
+        raise unknown_name("variant", variant_name, variants, f"{where}, key {_key('variant', values, base)}")
     profile, build = values["nccl_profile"], values["build"]
     if profile is not None and profile not in catalogues.get("nccl_profiles", {}):
         raise unknown_name("NCCL profile", profile, catalogues.get("nccl_profiles", {}),
-                           f"{where}, plumbline_nccl_profiles")
+                           f"{where}, key {_key('nccl_profile', values, base)}, else nccl_profile_name of the host")
     builds = catalogues.get("builds")
     if build is not None and builds is not None and build not in builds:
-        raise unknown_name("build", build, builds, f"{where}, states/")
+        raise unknown_name("build", build, builds,
+                           f"{where}, key {_key('build', values, base)}, else sglang_build_lock of the host")
     variant = variants[variant_name] or {}
     args = {**(host_vars.get("server_args") or {}), **(variant.get("args") or {})}
     draft: Optional[str] = variant.get("draft")
@@ -174,6 +175,11 @@ def _arm(values: dict, base: dict, catalogues: dict, host_vars: dict, where: str
     return {"name": name, "role": "candidate" if differs else "baseline", "variant": full,
             "catalogue_variant": variant_name, "nccl_profile": profile, "build": build, "args": args, "draft": draft,
             "environment": dict(variant.get("environment") or {}), "differs_in": differs}
+
+
+def _key(axis: str, values: dict, base: dict) -> str:
+    """The key of an experiment that a value of an arm comes from."""
+    return f"{'reference' if values[axis] == base[axis] else 'axes'}.{axis}"
 
 
 def _text(value: Any) -> str:

@@ -29,9 +29,19 @@ def known_build(manifest: dict) -> dict:
     return {"version": _public(manifest["sglang_version"]), "options": manifest["options"]}
 
 
-def locked_build(name: str, folders: Iterable[Path]) -> dict:
+def needed_builds(experiment: dict, host: dict, manifests: dict[str, dict], folders: list[Path]) -> dict[str, dict]:
+    """{version, options} of every build of the experiment by name: by its manifest where it is on the host, else by its
+    lock in ``folders``."""
+    own, where = host["build"], f"experiment {experiment['name']}, key reference.build or axes.build"
+    names = dict.fromkeys([experiment["reference"].get("build") or own, *experiment["axes"].get("build", [])])
+    return {name: known_build(manifests[name]) if name in manifests
+            else locked_build(name, folders, f"sglang_build_lock of {host['name']}" if name == own else where)
+            for name in names}
+
+
+def locked_build(name: str, folders: Iterable[Path], where: str = "sglang_build_lock") -> dict:
     """{version, options} of a build known by its lock alone; options None where that version's list is not kept."""
-    lock = locks.read(locks.find(name, folders))
+    lock = locks.read(locks.find(name, folders, where))
     versions = [lock.get("distributions", {}).get("sglang", {}).get("version")]
     versions += [entry.get("version") for entry in lock.get("local", [])]
     version = _public(next((v for v in versions if v), "0"))
@@ -58,7 +68,8 @@ def arms(
     {version, options} by name (`known_build`, `locked_build`); ``model_paths``: folder on the host by name;
     ``model_configs``: config.json by name, as far as it can be read. Raises one PlumblineError that lists every fault.
     """
-    workloads = [_entry("workload", w, books["workloads"]) for w in experiment["workloads"]]
+    workloads = [_entry("workload", w, books["workloads"], f"experiment {experiment['name']}, key workloads")
+                 for w in experiment["workloads"]]
     check_workloads(workloads)
     out: list[dict] = []
     faults = arguments.check_reserved(host["server_args"], f"sglang_server_args of {host['name']}")
@@ -123,9 +134,9 @@ def _variants(experiment: dict) -> list[str]:
     return [experiment["reference"]["variant"], *experiment["axes"].get("variant", [])]
 
 
-def _entry(kind: str, name: str, book: dict) -> dict[str, Any]:
+def _entry(kind: str, name: str, book: dict, where: str) -> dict[str, Any]:
     if name not in book:
-        raise unknown_name(kind, name, book, f"plumbline_{kind}s")
+        raise unknown_name(kind, name, book, where)
     return {"name": name, **(book[name] or {})}
 
 

@@ -65,7 +65,7 @@ def _explain(error: jsonschema.ValidationError, where: str) -> PlumblineError:
         return PlumblineError("missing key", place, ", ".join(present), f"must have {', '.join(missing)}", "add it")
     found = error.instance if len(str(error.instance)) < 200 else f"{str(error.instance)[:200]}..."
     allowed_value = expected if error.validator in _SELF_EXPLAINING else error.message
-    return PlumblineError(f"wrong value ({error.validator})", place, found, allowed_value)
+    return PlumblineError(f"wrong value ({error.validator})", place, found, allowed_value, "give an allowed value")
 
 
 def _matches(pattern: str, text: str) -> bool:

@@ -9,7 +9,9 @@ Layout (see docs/records.md):
 from __future__ import annotations
 
 import fcntl
+import getpass
 import json
+import os
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Iterator, Optional
@@ -28,6 +30,15 @@ class Results:
 
     def experiment(self, name: str) -> ExperimentResults:
         return ExperimentResults(self, name)
+
+    def check_writable(self) -> None:
+        """Raise PlumblineError if nothing could be written here; the folder itself need not be there yet."""
+        there = next(p for p in (self.root, *self.root.parents) if p.exists())
+        if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
+            what = "is not a folder" if not there.is_dir() else f"cannot be written by {getpass.getuser()}"
+            raise PlumblineError("results cannot be written", "plumbline_results_root, -e results_root=DIR",
+                                 f"{self.root}: {there} {what}", "a folder that you may write to, or make",
+                                 "give another folder: -e results_root=DIR")
 
     def experiments(self) -> list[str]:
         """Names of the experiments that have a plan or measurements, sorted."""

@@ -24,13 +24,13 @@ def catalogues() -> dict[str, dict]:
 
 
 def arms(books: dict[str, dict] | None = None, host: dict[str, Any] | None = None, variant: str = "eagle3-2step",
-         workloads: tuple[str, ...] = ("one-stream",)) -> list[dict]:
+         workloads: tuple[str, ...] = ("one-stream",), axes: dict[str, list] | None = None) -> list[dict]:
     books, host = books or catalogues(), {**HOST, **(host or {})}
     paths, configs = prepare.model_places(books["models"], "/opt/plumbline", str(project.ROOT))
     document = experiment.normalise({
         "schema": experiment.SCHEMA, "name": "x", "reference": {"variant": "baseline"},
-        "axes": {"variant": [variant]}, "workloads": list(workloads)}, "x.yml")
-    builds = {host["build"]: prepare.locked_build(host["build"], project.BUILD_LOCKS)}
+        "axes": {"variant": [variant], **(axes or {})}, "workloads": list(workloads)}, "x.yml")
+    builds = prepare.needed_builds(document, host, {}, list(project.BUILD_LOCKS))
     return prepare.arms(document, books, host, builds=builds, model_paths=paths, model_configs=configs)
 
 
@@ -55,10 +55,17 @@ def test_a_build_of_a_state_is_known_by_its_lock() -> None:
 
 @pytest.mark.parametrize(("given", "words"), [
     ({"workloads": ("one-strem",)},
-     ["unknown workload 'one-strem'", "plumbline_workloads", "did you mean 'one-stream'"]),
-    ({"variant": "eagle3-2steps"}, ["unknown variant 'eagle3-2steps'", "experiment x", "did you mean 'eagle3-2step'"]),
+     ["unknown workload 'one-strem'", "experiment x, key workloads", "did you mean 'one-stream'"]),
+    ({"variant": "eagle3-2steps"},
+     ["unknown variant 'eagle3-2steps'", "experiment x, key axes.variant", "did you mean 'eagle3-2step'"]),
     ({"host": {"server_args": {**HOST["server_args"], "max-runing-requests": 3}}},
      ["unknown server argument 'max-runing-requests'", "host h1", "did you mean 'max-running-requests'"]),
+    ({"axes": {"build": ["sglang-0.5.23-cpuu"]}},
+     ["unknown build lock 'sglang-0.5.23-cpuu'", "experiment x, key reference.build or axes.build", "did you mean"]),
+    ({"host": {"build": "sim-c"}},
+     ["unknown build lock 'sim-c'", "where: sglang_build_lock of h1", "did you mean 'sim-"]),
+    ({"axes": {"nccl_profile": ["pcie-ll-rings"]}},
+     ["unknown NCCL profile 'pcie-ll-rings'", "key axes.nccl_profile", "did you mean 'pcie-ll-ring'"]),
     ({"host": {"server_args": {"context-length": 1024}}}, ["max-running-requests", "sglang_server_args"]),
     ({"host": {"server_args": {**HOST["server_args"], "port": 1}}}, ["'port' is set elsewhere", "sglang_server_port"]),
     ({"host": {"drafts": {}}}, ["unknown draft 'eagle3'", "sglang_server_drafts", "none is defined"]),

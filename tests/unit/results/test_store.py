@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import json
 import multiprocessing
+import os
 from pathlib import Path
 
 import pytest
@@ -79,3 +80,21 @@ def test_a_torn_line_of_a_killed_writer_does_not_spoil_the_next(tmp_path):
     append_line(path, {"i": 3})
     assert [v["i"] for v in read_lines(path)] == [1, 3]
     assert json.loads(path.read_text().splitlines()[-1]) == {"i": 3}
+
+
+@pytest.mark.parametrize("place", ["file", "file/below/it"])
+def test_a_results_root_that_cannot_be_written_is_refused(tmp_path: Path, place: str):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(PlumblineError, match=r"results cannot be written.*results_root=DIR.*file is not a folder"):
+        Results(tmp_path / place).check_writable()
+
+
+def test_a_folder_of_another_user_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(os, "access", lambda *_: False)  # root may write everywhere
+    with pytest.raises(PlumblineError, match=r"results cannot be written.*cannot be written by \w+"):
+        Results(tmp_path / "results").check_writable()
+
+
+def test_a_results_root_need_not_be_there(tmp_path: Path):
+    Results(tmp_path / "a" / "b").check_writable()
+    assert not list(tmp_path.iterdir())

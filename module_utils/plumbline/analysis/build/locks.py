@@ -15,14 +15,17 @@ from .. import schema
 from .pack import normal_version
 
 
-def find(name: str, folders: Iterable[Path]) -> Path:
-    """The file of the lock ``name``: a path, or ``<folder>/<name>.yml`` in the first folder that has it."""
+def find(name: str, folders: Iterable[Path], where: str = "sglang_build_lock") -> Path:
+    """The file of the lock ``name``: a path, or ``<folder>/<name>.yml`` in the first folder that has it.
+
+    ``where`` the name was given, for who gave it.
+    """
     if name.endswith((".yml", ".yaml")):
         path = Path(name)
         if not path.is_file():
             raise PlumblineError(
                 "the lock's file does not exist",
-                "sglang_build_lock",
+                where,
                 name,
                 None,
                 "give a lock's name or an existing file",
@@ -34,7 +37,7 @@ def find(name: str, folders: Iterable[Path]) -> Path:
         if path.is_file():
             return path
     names = {p.stem for f in searched if f.is_dir() for p in f.glob("*.yml")}
-    raise unknown_name("build lock", name, names, "sglang_build_lock")
+    raise unknown_name("build lock", name, names, where)
 
 
 def read(path: Path) -> dict[str, Any]:
