@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
-from hosts_lab import PLANTED, HostsLab
+from hosts_lab import PLANTED, HostsLab, missing
 
 # Tasks that a converge must have run on each host, none of them skipped: a role that were left out would show.
 LEAST = {"bare-12": 45, "ct-12": 35}
@@ -38,3 +40,20 @@ def test_it_was_verified_and_no_secret_was_shown(molecule: Ran) -> None:
     verified = lab.runs("verify.yml")
     assert verified and verified[-1]["hosts"]["localhost"]["failures"] == 0
     assert PLANTED not in text
+
+
+def test_the_driver_on_another_release(tmp_path: Path) -> None:
+    """Debian 13's names, by the same role, on a machine and in a container."""
+    assert not missing(), missing()
+    lab = HostsLab("trixie", tmp_path)
+    try:
+        status, text = lab.molecule("test", "--destroy=never")
+    finally:
+        lab.molecule("destroy")
+    assert status == 0, text[-8000:]
+    checked, first, second = lab.runs("driver.yml")
+    assert checked["check"]
+    for name in lab.platforms:
+        assert first["hosts"][name]["changed"] >= 6, f"{name} changed nothing much: {first['hosts'][name]}"
+        assert second["hosts"][name]["changed"] == 0
+    assert lab.runs("verify_driver.yml")[-1]["hosts"][lab.platforms[0]]["ok"] >= 3
