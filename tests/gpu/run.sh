@@ -11,6 +11,7 @@ set -u -o pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 project=$(cd "$here/../.." && pwd)
 work=${GPU_WORK:-/var/tmp/plumbline-gpu}
+carried=${GPU_CARRIED:-$project/.gpu}
 out=${OUT:-$project/results/gpu}
 results=$work/results
 limit=${RUN_LIMIT_S:-510}
@@ -39,9 +40,9 @@ left() {
 unpack() {
   rm -rf "$work/root/builds" "$work/site" "$work/controller" "$work/controller-venv" "$work/locks" "$work/carried.json" "$work/new"
   mkdir -p "$work/new" "$work/jit"
-  xz -T0 -dc "$project/.gpu/carried.tar.xz" | tar x -C "$work/new" || return 1
+  xz -T0 -dc "$carried/carried.tar.xz" | tar x -C "$work/new" || return 1
   if [ -d "$work/new/jit" ]; then cp -r "$work/new/jit/." "$work/jit/" && rm -rf "$work/new/jit"; fi
-  if [ -f "$project/.gpu/jit.tar.gz" ]; then tar xzf "$project/.gpu/jit.tar.gz" -C "$work/jit"; fi
+  if [ -f "$carried/jit.tar.gz" ]; then tar xzf "$carried/jit.tar.gz" -C "$work/jit"; fi
   mkdir "$work/new/tokenizing" && cp -r "$work/new/site/"tokenizers* "$work/new/tokenizing/"
   rm -rf "$work/tokenizing"
   mv "$work/new/"* "$work/" && rmdir "$work/new"
@@ -81,7 +82,7 @@ playbook() {
 play() {
   local allowed
   allowed=$(left)
-  if [ "$allowed" -lt 25 ]; then say "left out for lack of time: $*"; return 1; fi
+  if [ "$allowed" -lt "${LEAST_S:-25}" ]; then say "left out for lack of time: $*"; return 1; fi
   say "$* (at most $allowed s)"
   playbook "$allowed" "$@"
   local rc=$?
@@ -145,7 +146,7 @@ for stage in "$@"; do
   [ -n "${most[$stage]:-}" ] || { echo "unknown stage $stage; allowed: ${!most[*]}" >&2; exit 2; }
 done
 mkdir -p "$work" "$out" "$results"
-(while sleep 10; do bring_back; done) >/dev/null 2>&1 &
+(while sleep "${KEEP_S:-10}"; do bring_back; done) >/dev/null 2>&1 &
 keeper=$!
 { run "$@"; rc=$?; say "packing the records"; exit $rc; } 2>&1 | tee "$out/run.log"
 rc=${PIPESTATUS[0]}

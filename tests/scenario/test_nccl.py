@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 from plumbline.analysis.store import Results
 from plumbline.files import read_lines
+from plumbline.nccl import datacheck
 
-from playbooks import QUICK, ROOT, Lab
+from playbooks import QUICK, ROOT, Lab, experiment
 
 BARE = ROOT / "tests" / "scenario" / "physics" / "one_rank_bare.yml"
 ARGS = {"tp-size": 2, "max-running-requests": 16, "random-seed": 1}
@@ -98,3 +99,58 @@ def test_a_sweep_is_recorded_and_a_second_run_adds_nothing(lab: Lab):
     assert lab.run("nccl", **given).rc == 0
     assert len(read_lines(folder / "records.jsonl")) == 8
     assert json.loads((folder / "records.jsonl").read_text().split("\n")[0])["schema"] == "plumbline.nccl-sweep/1"
+
+
+LL128 = {"ll128": {"description": "What needs a data check over PCIe.", "variables": {"NCCL_PROTO": "LL128"}}}
+
+
+def test_ll128_over_pcie_waits_for_a_data_check_of_this_host_in_its_state_of_now(lab: Lab):
+    given = {"profile": "ll128", "plumbline_nccl_profiles_lab": LL128, "sglang_server_args": ARGS}
+    assert lab.run("nccl", **given).rc != 0
+    assert "no data check of it has passed on this host (no data-checked collective was ever run here" in lab.text()
+    swept = {
+        "sweep": True,
+        "sweep_name": "ll128",
+        "profiles": "ll128",
+        "plumbline_nccl_profiles_lab": LL128,
+        "nccl_profile_sweep_backend": "socket",
+        "nccl_profile_sweep_world": 2,
+        "nccl_profile_sweep_sizes": [4096],
+    }
+    assert lab.run("nccl", **swept).rc == 0, lab.text()[-4000:]
+    assert lab.run("nccl", **given).rc != 0, "what sockets carried is no data check of GPUs"
+    # What a host with GPUs would have recorded, in the state in which this one is.
+    results = lab.folder / "hosts" / "sim-1" / "nccl" / "sweeps" / "ll128" / "results.jsonl"
+    (seen,) = read_lines(results)
+    gpus = [
+        {**seen, "bytes": size, "backend": "nccl", "graph_us": seen["eager_us"], "wrong_in_graph": 0}
+        for size in datacheck.FULL_SIZES
+    ]
+    results.write_text("".join(json.dumps(record) + "\n" for record in gpus))
+    assert lab.run("nccl", **given).rc == 0, lab.text()[-4000:]
+    before = [{**r, "state": {**r["state"], "groups": {**r["state"]["groups"], "driver": "another"}}} for r in gpus]
+    results.write_text("".join(json.dumps(record) + "\n" for record in before))
+    assert lab.run("nccl", **given).rc != 0
+    assert "the host has changed since it was checked: driver" in lab.text()
+
+
+def test_no_server_starts_where_data_do_not_arrive(lab: Lab):
+    given = {
+        "experiment": experiment("nccl-check"),
+        "sglang_server_args": ARGS,
+        "nccl_profile_check_backend": "socket",
+        "nccl_profile_check_world": 2,
+    }
+    assert lab.run("matrix", nccl_profile_check_limit_s=0.001, **given).rc != 0
+    assert "do not add up" in lab.text()
+    assert "profile none: hang on" in lab.text(), "the diagnosis is in the refusal"
+    assert not list((lab.folder / "hosts" / "sim-1" / "boots").glob("*")) or not Results(lab.results).experiment(
+        "nccl-check"
+    ).measurements(), "no boot was made"
+    assert lab.run("matrix", **given).rc != 0, "what hung in this state is not tried again by itself"
+    assert lab.run("matrix", nccl_profile_sweep_retry=True, **given).rc == 0, lab.text()[-4000:]
+    assert {m["status"] for m in Results(lab.results).experiment("nccl-check").measurements()} == {"ok"}
+    checks = read_lines(lab.folder / "hosts" / "sim-1" / "nccl" / "sweeps" / "check" / "results.jsonl")
+    assert lab.run("matrix", run="new", **given).rc == 0
+    again = read_lines(lab.folder / "hosts" / "sim-1" / "nccl" / "sweeps" / "check" / "results.jsonl")
+    assert again == checks, "once for each state of the host"

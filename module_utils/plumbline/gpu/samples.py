@@ -87,6 +87,15 @@ def processes(nvidia_smi: str = "nvidia-smi") -> Optional[List[Dict[str, Any]]]:
     return rows
 
 
+def memory_in_use(nvidia_smi: str = "nvidia-smi") -> Dict[str, float]:
+    """MiB in use by GPU index; {} if the driver cannot be asked. In a container the processes that hold it may be
+    invisible.
+    """
+    text = ask([nvidia_smi, "--query-gpu=index,memory.used", "--format=csv,noheader,nounits"])
+    cells = [[cell.strip() for cell in line.split(",")] for line in (text or "").strip().split("\n")]
+    return {row[0]: float(row[1]) for row in cells if len(row) == 2 and row[0].isdigit() and row[1].isdigit()}
+
+
 def family(pid: int) -> Set[int]:
     """A process, all its descendants, and the session they are in."""
     children: Dict[int, List[int]] = {}

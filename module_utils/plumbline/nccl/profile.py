@@ -147,7 +147,7 @@ def _check_number(name: str, value: str, version: str) -> List[PlumblineError]:
         elif re.fullmatch(r"-?0[xX][0-9a-fA-F]+", stripped):
             reading = f"NCCL would read it as hexadecimal: {int(stripped, 16)}"
         else:
-            lead = re.match(r"\s*-?\d+", value)
+            lead = re.match(r"\s*[-+]?[0-9]+", value)
             reading = readings.get(value, f"NCCL would silently read it as {int(lead.group()) if lead else 0}")
         return [
             _error(

@@ -9,6 +9,7 @@ from __future__ import annotations
 import datetime
 import json
 import shutil
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Callable, Dict, List, Optional, Tuple, Union
@@ -22,6 +23,8 @@ from .proof import debug_environment
 
 PathLike = Union[str, Path]
 SCHEMA = "plumbline.nccl-sweep/1"
+# A GPU at rest holds some hundred MiB for its driver; the memory of a process that has ended is free within seconds.
+IDLE_MIB, SETTLE_S = 2048, 10.0
 # As a host is, and through shared memory: the nearest thing to GPUs that cannot talk to each other.
 MODES: Dict[str, Dict[str, str]] = {"as-is": {}, "no-p2p": {"NCCL_P2P_DISABLE": "1"}}
 
@@ -189,7 +192,14 @@ class Sweep:
             return None
         running = samples.processes(self.nvidia_smi) or []
         if not running:
-            return None
+            held = self._held_by_nobody()
+            return held and {
+                "what": f"the GPUs are busy with processes that cannot be seen from here: {held}",
+                "ranks": [],
+                "missing": [],
+                "remedy": "look on the machine below this container; Plumbline does not end what it has not started",
+                "processes": [],
+            }
         named = "; ".join(f"pid {p['pid']} ({p['name']}) on GPU {p['gpu']}, {p['memory_mib']} MiB" for p in running)
         return {
             "what": f"the GPUs are busy with processes that are not this sweep's: {named}",
@@ -198,6 +208,17 @@ class Sweep:
             "remedy": "wait for them or stop them yourself; Plumbline does not end what it has not started",
             "processes": running,
         }
+
+    def _held_by_nobody(self) -> Any:
+        """Memory in use though no process is shown, in words, or None. What has just ended is given time to let go."""
+        until = time.monotonic() + SETTLE_S
+        while True:
+            held = {gpu: mib for gpu, mib in samples.memory_in_use(self.nvidia_smi).items() if mib > IDLE_MIB}
+            if not held:
+                return None
+            if time.monotonic() >= until:
+                return ", ".join(f"{mib:.0f} MiB on GPU {gpu}" for gpu, mib in held.items())
+            time.sleep(0.5)
 
     def _base(self, work: Mapping[str, Any]) -> Dict[str, Any]:
         return {

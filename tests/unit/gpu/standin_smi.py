@@ -2,7 +2,7 @@
 """In place of nvidia-smi on a machine without a GPU: prints what STANDIN (a JSON file) says, in nvidia-smi's formats.
 
 STANDIN: {gpus: n, row: [cells of --query-gpu], counters: [us of SW power capping at each call], apps: [[bus, pid,
-name, mib]], old: bool}.
+name, mib]], memory: [MiB], old: bool}.
 """
 
 import json
@@ -36,6 +36,10 @@ elif argv and argv[0].startswith("--query-gpu="):
     if say.get("old") and any(f.startswith("clocks_event") for f in fields):
         print('Field "clocks_event_reasons.active" is not a valid field to query.')
         sys.exit(2)
+    if fields == ["index", "memory.used"]:
+        for gpu, mib in enumerate(say.get("memory", [])):
+            print(f"{gpu}, {mib}")
+        sys.exit(0)
     print(", ".join(fields), flush=True)
     while True:
         for gpu in range(say["gpus"]):

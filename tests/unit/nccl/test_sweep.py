@@ -159,6 +159,20 @@ def test_busy_gpus_are_named_and_their_processes_left_alone(tmp_path, monkeypatc
         stranger.wait()
 
 
+def test_memory_that_is_held_by_processes_of_another_container_makes_busy(tmp_path, monkeypatch):
+    script = tmp_path / "nvidia-smi"
+    script.write_text(f"#!{sys.executable}\n" + SMI.read_text())
+    script.chmod(0o755)
+    monkeypatch.setenv("STANDIN", str(tmp_path / "say.json"))
+    monkeypatch.setattr(sweep, "SETTLE_S", 0.1)
+    say = {"gpus": 2, "row": [], "apps": [], "memory": [480, 90000]}
+    (tmp_path / "say.json").write_text(json.dumps(say))
+    found = make(tmp_path, backend="nccl", nvidia_smi=str(script)).busy()
+    assert found["what"].endswith("processes that cannot be seen from here: 90000 MiB on GPU 1")
+    (tmp_path / "say.json").write_text(json.dumps({**say, "memory": [480, 470]}))
+    assert make(tmp_path, backend="nccl", nvidia_smi=str(script)).busy() is None
+
+
 def test_an_unknown_mode_is_refused(tmp_path):
     with pytest.raises(PlumblineError, match="as-is, no-p2p"):
         make(tmp_path).run([NONE], ["p2p-off"], SIZES)
