@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ansible.plugins.action import ActionBase
-from plumbline.digest import file_digest
+from plumbline.analysis import controller_models
 from plumbline.errors import PlumblineError
 from plumbline.models.catalogue import Model, select
 
@@ -28,7 +28,9 @@ class ActionModule(ActionBase):
         try:
             models = select(result["needs"], arguments["catalogue"])
             root = Path(arguments.get("controller_root") or ".").expanduser()
-            sources = {m.name: check(root / Path(m.location).expanduser(), m) for m in models}
+            sources = {m.name: controller_models.folder_of(m, root) for m in models}
+            for model in models:
+                controller_models.check_digests(sources[model.name], model)
         except PlumblineError as e:
             return {"failed": True, "msg": str(e), "error": e.as_dict()}
         if self._task.check_mode:
@@ -46,26 +48,6 @@ class ActionModule(ActionBase):
 
     def _module(self, arguments: dict[str, Any], task_vars: dict | None) -> dict:
         return self._execute_module(module_name="plumbline_models", module_args=arguments, task_vars=task_vars)
-
-
-def check(folder: Path, model: Model) -> Path:
-    """The folder, if it holds the model's files with their digests: a wrong file is not even sent."""
-    where = f"plumbline_models.{model.name}.source.controller, {folder}"
-    if not folder.is_dir():
-        raise PlumblineError("no such folder on the controller", where, model.location, "a folder of the project",
-                             "mend the path, which is taken from the project's root")
-    missing = sorted(path for path in model.files if not (folder / path).is_file())
-    if missing:
-        there = sorted(p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.is_file())
-        raise PlumblineError("files of the model are missing", where, ", ".join(there) or "nothing",
-                             f"also {', '.join(missing)}", "restore them (git checkout) or correct the catalogue")
-    for path, sha256 in model.files.items():
-        found = file_digest(folder / path)
-        if found != sha256:
-            raise PlumblineError(f"wrong digest of {path}: it is not the file that the catalogue names", where,
-                                 f"SHA-256 {found}", sha256,
-                                 "restore the file (git checkout), or correct its digest in plumbline_models")
-    return folder
 
 
 def pack(path: Path, models: list[Model], sources: dict[str, Path]) -> None:

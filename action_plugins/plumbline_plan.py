@@ -29,8 +29,7 @@ class ActionModule(PlumblineAction):
 
     def act(self, arguments: dict, task_vars: dict) -> dict:
         experiment, run, host = arguments["experiment"], arguments["run"], arguments["host"]
-        paths, configs = prepare.model_places(arguments["catalogues"]["models"], arguments["root"],
-                                              str(project.ROOT))
+        paths, configs = prepare.model_places(arguments["catalogues"]["models"], arguments["root"], host["models_root"])
         builds = prepare.needed_builds(experiment, host, arguments["manifests"],
                                        [*map(Path, arguments["lock_folders"]), *project.BUILD_LOCKS])
         arms = prepare.arms(experiment, arguments["catalogues"], host, builds=builds,

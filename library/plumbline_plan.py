@@ -38,7 +38,7 @@ options:
     type: dict
     required: true
   host:
-    description: "What the inventory says of the host: V(name), V(target), V(drafts), V(server_args), V(address), V(port), V(nccl_profile), V(build), V(environment)."
+    description: "What the inventory says of the host: V(name), V(target), V(drafts), V(server_args), V(address), V(port), V(nccl_profile), V(build), V(environment), V(models_root)."
     type: dict
     required: true
   root:

@@ -17,8 +17,8 @@ from ..models import catalogue as models
 from ..models.place import place
 from ..sglang import arguments, speculation
 from ..state.redact import REDACTED, secret_name
+from . import controller_models, project
 from . import experiment as experiments
-from . import project
 from .build import locks
 
 OPTIONS = Path(__file__).parent / "data" / "sglang-options"
@@ -64,7 +64,8 @@ def arms(
 ) -> list[dict]:
     """The experiment's arms on this host, each with `args` complete (paths included) and `argv`.
 
-    ``host``: {name, target, drafts, server_args, address, port, nccl_profile, build, environment}; ``builds``:
+    ``host``: {name, target, drafts, server_args, address, port, nccl_profile, build, environment, models_root (what
+    models of the controller start from)}; ``builds``:
     {version, options} by name (`known_build`, `locked_build`); ``model_paths``: folder on the host by name;
     ``model_configs``: config.json by name, as far as it can be read. Raises one PlumblineError that lists every fault.
     """
@@ -108,6 +109,7 @@ def arms(
             environment={**host["environment"], **arm["environment"]},
         )
         out.append({**arm, "args": args, "argv": arguments.render(args), "draft_model": draft})
+    faults += _missing_models([target, *(a["draft_model"] for a in out if a["draft_model"])], books["models"], host)
     faults += arguments.check_alike([a["args"] for a in out], [a["name"] for a in out])
     texts = list(dict.fromkeys(map(str, faults)))
     if len(texts) == 1:
@@ -115,6 +117,18 @@ def arms(
     if texts:
         raise PlumblineError("\n".join(texts))
     return out
+
+
+def _missing_models(names: list[str], catalogue: dict[str, dict], host: dict) -> list[PlumblineError]:
+    """Models of the controller that are not there whole. (Digests are looked at when they are sent.)"""
+    faults = []
+    for model in models.select(names, catalogue):
+        if model.source == "controller":
+            try:
+                controller_models.folder_of(model, Path(host["models_root"]))
+            except PlumblineError as error:
+                faults.append(error)
+    return faults
 
 
 def _secrets(arm: dict, where: str) -> list[PlumblineError]:

@@ -14,7 +14,7 @@ from plumbline.errors import PlumblineError
 HOST: dict[str, Any] = {
     "name": "h1", "target": "tiny-llama", "drafts": {"eagle3": "tiny-eagle3"}, "environment": {},
     "server_args": {"max-running-requests": 16, "context-length": 1024}, "address": "127.0.0.1", "port": 30000,
-    "nccl_profile": "none", "build": "sglang-0.5.23-cpu"}
+    "nccl_profile": "none", "build": "sglang-0.5.23-cpu", "models_root": str(project.ROOT)}
 
 
 def catalogues() -> dict[str, dict]:
@@ -26,7 +26,7 @@ def catalogues() -> dict[str, dict]:
 def arms(books: dict[str, dict] | None = None, host: dict[str, Any] | None = None, variant: str = "eagle3-2step",
          workloads: tuple[str, ...] = ("one-stream",), axes: dict[str, list] | None = None) -> list[dict]:
     books, host = books or catalogues(), {**HOST, **(host or {})}
-    paths, configs = prepare.model_places(books["models"], "/opt/plumbline", str(project.ROOT))
+    paths, configs = prepare.model_places(books["models"], "/opt/plumbline", host["models_root"])
     document = experiment.normalise({
         "schema": experiment.SCHEMA, "name": "x", "reference": {"variant": "baseline"},
         "axes": {"variant": [variant], **(axes or {})}, "workloads": list(workloads)}, "x.yml")
@@ -111,6 +111,24 @@ def test_a_context_that_does_not_hold_prompt_and_output() -> None:
     text = refused(books=books)
     assert "the draft's context is shorter than prompt plus output of workload 'one-stream'" in text
     assert "5096 or more" in text
+
+
+@pytest.mark.parametrize(("there", "words"), [
+    (None, ["no such folder on the controller", "plumbline_models.tiny-llama.source.controller", "mend the path"]),
+    (["config.json"], ["a model path without weights", "found: config.json", "*.safetensors"]),
+    (["model.safetensors", "config.json"], ["files of the model are missing", "also chat_template.jinja"]),
+], ids=["folder", "weights", "files"])
+def test_a_model_that_the_controller_does_not_have(tmp_path: Path, there: list[str] | None, words: list[str]) -> None:
+    books = catalogues()
+    books["models"]["tiny-llama"]["source"] = {"controller": "mine"}
+    for name in ("tiny-eagle3", "mine") if there is not None else ("tiny-eagle3",):
+        (tmp_path / "models" / name if name != "mine" else tmp_path / name).mkdir(parents=True)
+    for name in there or []:
+        (tmp_path / "mine" / name).write_text("{}")
+    for name in ("config.json", "model.safetensors"):
+        (tmp_path / "models" / "tiny-eagle3" / name).write_text("{}")
+    text = refused(books=books, host={"models_root": str(tmp_path)})
+    assert all(word in text for word in words), text
 
 
 def workload(**prompts: Any) -> dict[str, dict]:
