@@ -7,7 +7,7 @@ from __future__ import annotations
 from datetime import datetime, timezone
 from typing import Any, Optional
 
-from ..errors import PlumblineError
+from ..errors import PlumblineError, unknown_name
 from ..state.compare import compare
 from . import baselines, ledger, plan, verdict
 from .store import ExperimentResults, Results
@@ -27,9 +27,12 @@ def judge(results: Results, store: ExperimentResults, run: str = "", margin: Opt
           confidence: Optional[float] = None) -> dict:
     """The verdict document of ``run`` (the newest if empty), with another margin or confidence if one is given."""
     runs = store.runs()
-    if not runs or (run and run not in runs):
-        raise PlumblineError("nothing was measured" if not runs else "no such run", str(store.folder), run or "no run",
-                             ", ".join(runs) or "no run", "name an experiment that was measured and one of its runs")
+    if not runs:
+        raise unknown_name("experiment, of those that were measured,", store.name, results.experiments(),
+                           str(results.root))
+    if run and run not in runs:
+        raise PlumblineError(f"experiment {store.name!r} has no such run", "-e run", run, ", ".join(runs),
+                             "name one of its runs, or none for the newest")
     run = run or runs[-1]
     experiment = dict(store.experiment_of(run))
     for name, value in (("margin", margin), ("confidence", confidence)):
