@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 from plumbline.analysis.store import Results
+from plumbline.ids import ulid
+from plumbline.server import spool
 
 from playbooks import Lab, kill_controller
 
@@ -44,8 +46,16 @@ def test_killed_and_started_again_each_measurement_is_made_once(lab: Lab):
     store = Results(lab.results).experiment("demo")
     assert len(store.measurements()) == 4
 
+    # Of the same host's spool: what somebody measured by hand, which is no run's, and a file that no JSON is left of.
+    root = lab.folder / "hosts" / "sim-1"
+    by_hand = spool.put(root, {"id": ulid(), "context": {}})
+    damaged = by_hand.with_name(f"{ulid()}.json")
+    damaged.write_text("{")
+
     resumed = lab.run("matrix", experiment="demo")
     assert resumed.rc == 0, lab.text()[-4000:]
+    assert by_hand.exists()
+    assert str(damaged) in lab.text()
     records = store.measurements()
     assert len(store.runs()) == 1
     assert {r["status"] for r in records} == {"ok"}
