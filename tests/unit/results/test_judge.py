@@ -31,5 +31,5 @@ def test_a_run_that_was_not_measured(results: Results) -> None:
 
 @pytest.mark.parametrize("value", ["2%", "many", 0, 1, 5])
 def test_a_margin_that_is_none(value: object) -> None:
-    with pytest.raises(PlumblineError, match="margin is not a fraction; where: -e margin; found: .*such as 0.02"):
+    with pytest.raises(PlumblineError, match=r"margin is not a fraction; where: -e margin; found: .*such as 0.02"):
         judge.fraction("margin", value)
