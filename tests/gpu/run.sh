@@ -5,7 +5,8 @@
 # Tensor parallel is the number of GPUs that nvidia-smi shows. Records go to $OUT (default: results/gpu) as records.tar.gz, brought up to
 # date every ten seconds, with run.log and SGLang's built kernels (jit.tar.gz: put into .gpu/, it saves the next run half a minute).
 # A start that is made again goes on.
-# Each stage ends inside its limit, the whole run inside RUN_LIMIT_S. STAGE_LIMIT_S, if set, is every stage's limit.
+# Each stage ends inside its limit, the whole run inside RUN_LIMIT_S. STAGE_LIMIT_S, if set, is every stage's limit; GPU_EXTRA are
+# further words for every playbook, like "-e gpu_check=false" (no data check before an experiment's first boot).
 # /etc/nccl.conf and ~/.nccl.conf are never written, NVLink multicast stays off, and the GPUs' settings are as they are.
 set -u -o pipefail
 here=$(cd "$(dirname "$0")" && pwd)
@@ -75,7 +76,7 @@ prepare() {
 
 playbook() {
   (cd "$project" && timeout -k 20 "$1" "$work/controller-venv/bin/ansible-playbook" -i inventory/gpu-local \
-    -e "@$work/vars.json" -e "results_root=$results" "${@:2}")
+    -e "@$work/vars.json" -e "results_root=$results" ${GPU_EXTRA:-} "${@:2}")
 }
 
 # One playbook under what is left. A failed one does not end the run.
@@ -104,8 +105,14 @@ stage_sweep() {
   play playbooks/nccl.yml -e sweep=true -e profiles=none,pcie-ll-ring,ll-small-simple-large -e modes=as-is,no-p2p -e sweep_name=gpu
 }
 # The proof is of the state that the boots after it have: they name it.
-stage_profile() { prove -e delivery=env_file && experiment gpu-profile; }
-stage_profile_no_p2p() { prove -e delivery=env_file -e gpu_no_p2p=true && experiment gpu-profile-no-p2p -e gpu_no_p2p=true; }
+stage_profile() {
+  prove -e delivery=env_file
+  experiment gpu-profile
+}
+stage_profile_no_p2p() {
+  prove -e delivery=env_file -e gpu_no_p2p=true
+  experiment gpu-profile-no-p2p -e gpu_no_p2p=true
+}
 stage_negatives() {
   if [ "$count" -lt 2 ]; then say "left out: negatives need two GPUs"; return; fi
   timeout "$(left)" "$work/controller-venv/bin/python" "$here/negatives.py" "$work" "$results/negatives"
@@ -141,7 +148,7 @@ run() {
   done
 }
 
-[ $# -gt 0 ] || { sed -n 2,10p "$0"; exit 2; }
+[ $# -gt 0 ] || { sed -n 2,11p "$0"; exit 2; }
 for stage in "$@"; do
   [ -n "${most[$stage]:-}" ] || { echo "unknown stage $stage; allowed: ${!most[*]}" >&2; exit 2; }
 done
