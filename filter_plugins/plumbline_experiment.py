@@ -24,7 +24,8 @@ def failure(result: Mapping[str, Any], task: str) -> dict[str, Any]:
     found = result.get("failure")
     if isinstance(found, Mapping) and found.get("class"):
         return {**found, "log": result.get("log")}
-    detail = str(result.get("msg") or result.get("module_stderr") or "no message")
+    said = next((item for item in result.get("results") or [] if item.get("failed")), result)  # of a loop: its first
+    detail = str(said.get("msg") or said.get("module_stderr") or "no message")
     return {"class": "task_failed", "detail": f"{task}: {detail}"}
 
 
@@ -35,9 +36,9 @@ def only(entries: Iterable[Mapping[str, Any]], keys: Iterable[str]) -> list[dict
 def nccl(state: Mapping[str, Any], boot: Mapping[str, Any], results_root: str, delivery: str) -> dict[str, Any]:
     """A measurement's `nccl`: ranks as the arguments ask for them, and the newest proof that still speaks for it."""
     args = boot["args"]
-    ranks = int(args.get("tensor-parallel-size") or args.get("tp-size") or args.get("tp") or 1)
     return proof.for_measurement(list(Results(results_root).proofs().values()), state=state["digest"],
-                                 profile=boot["arm"]["nccl_profile"], delivery=delivery, ranks=ranks,
+                                 profile=boot["arm"]["nccl_profile"], delivery=delivery,
+                                 ranks=proof.ranks_of(args),
                                  groups={name: group["digest"] for name, group in state["groups"].items()},
                                  server_args=args)
 
