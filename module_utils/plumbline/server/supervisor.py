@@ -13,10 +13,10 @@ and must not import anything of the package. It reads ``BOOT_DIR/spec.json``:
 and writes ``pid.json`` {supervisor, supervisor_start, server, server_start, pgid, machine, started_at,
 started_monotonic} and, once the server's main process is gone, ``exit.json``
 {code, signal, at, reason, detail, clean, killed, remaining}. ``code`` is the exit status or null, ``signal`` the number
-of the signal that ended it or null. ``reason`` is one of REASONS. ``clean`` becomes true when no process of the server
-is left; ``killed`` lists those that only SIGKILL ended, ``remaining`` those that not even that did (a driver call that
-does not return), each {pid, command}. Start times are field 22 of /proc/PID/stat (clock ticks since boot): a pid alone
-is not an identity.
+of the signal that ended it or null. ``reason`` is ended, stopped, lease_expired, lease_lost, controller_died or
+start_failed. ``clean`` becomes true when no process of the server is left; ``killed`` lists those that only SIGKILL
+ended, ``remaining`` those that not even that did (a driver call that does not return), each {pid, command}. Start times
+are field 22 of /proc/PID/stat (clock ticks since boot): a pid alone is not an identity.
 
 The supervisor is a child subreaper (prctl(2), PR_SET_CHILD_SUBREAPER), so a worker whose parent died becomes its child
 and stays in its tree, also if it left the process group or the session. The server is told by the kernel
@@ -37,7 +37,6 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, Dict, List, Optional, Set, Tuple
 
-REASONS = ("ended", "stopped", "lease_expired", "lease_lost", "controller_died", "start_failed")
 CHECK_S = 0.5  # how often lease and controller are looked at
 STUCK_S = 20.0  # after which a process that SIGKILL does not end is reported
 LEFTOVER_GRACE_S = 1.0  # for workers that outlive the main process: nothing is left for them to finish
