@@ -53,7 +53,7 @@ def read(path: Path) -> dict[str, Any]:
     try:
         document = yaml.safe_load(path.read_text())
     except yaml.YAMLError as e:
-        raise PlumblineError("the lock is not YAML", str(path), str(e).replace("\n", " ")) from None
+        raise PlumblineError("the lock is not YAML", str(path), str(e).replace("\n", " "), None, "mend it") from None
     found = document.get("schema") if isinstance(document, dict) else type(document).__name__
     if found == build_locks.SCHEMA:  # a build lock alone is a state of which nothing but the build is known
         return {"schema": SCHEMA, "name": document["name"], "build": build_locks.read(path)}

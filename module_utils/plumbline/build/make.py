@@ -332,7 +332,13 @@ def _steps(
     m.check_requirements()
     found = {installed.normal_name(d.metadata["Name"]): d.version for d in distributions(path=[str(site)])}
     if "sglang" not in found:
-        raise PlumblineError("the lock installs no distribution sglang", m.where, ", ".join(sorted(found)))
+        raise PlumblineError(
+            "the lock installs no distribution sglang",
+            m.where,
+            ", ".join(sorted(found)),
+            "sglang among them",
+            "add it under distributions, git or local",
+        )
     with m.timed("compile"):
         m.compile()
     with m.timed("options"):

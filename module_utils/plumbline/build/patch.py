@@ -15,6 +15,7 @@ from ..errors import PlumblineError
 _HUNK = re.compile(r"@@ -(\d+)(?:,(\d+))? \+(\d+)(?:,(\d+))? @@")
 _UNSUPPORTED = ("GIT binary patch", "Binary files ", "rename from ", "copy from ", "old mode ")
 _NO_NEWLINE = "\\ No newline at end of file"
+_ANEW = "make the patch anew for this version: git diff --no-renames --text"
 
 
 def _lines(text: str) -> List[str]:
@@ -68,7 +69,7 @@ def parse(text: str, strip: int, where: str) -> List[FilePatch]:
                 f"{where}, line {i + 1}",
                 lines[i].strip(),
                 "changed, new and deleted text files",
-                "make it with git diff --no-renames --text",
+                _ANEW,
             )
         if lines[i].startswith("--- ") and i + 1 < len(lines) and lines[i + 1].startswith("+++ "):
             old, new = _name(lines[i], strip, where), _name(lines[i + 1], strip, where)
@@ -82,7 +83,7 @@ def parse(text: str, strip: int, where: str) -> List[FilePatch]:
             i += 1
     if not any(p.hunks for p in out):
         raise PlumblineError(
-            "the patch has no hunk", where, f"{len(lines)} lines", "a unified diff (diff -u, git diff)"
+            "the patch has no hunk", where, f"{len(lines)} lines", "a unified diff (diff -u, git diff)", _ANEW
         )
     return out
 
@@ -90,7 +91,9 @@ def parse(text: str, strip: int, where: str) -> List[FilePatch]:
 def _hunk(lines: List[str], i: int, where: str) -> tuple[Hunk, int]:
     head = _HUNK.match(lines[i])
     if head is None:
-        raise PlumblineError("a malformed hunk in the patch", f"{where}, line {i + 1}", lines[i].rstrip())
+        raise PlumblineError(
+            "a malformed hunk in the patch", f"{where}, line {i + 1}", lines[i].rstrip(), "@@ -1,2 +1,2 @@", _ANEW
+        )
     begin, want_old, want_new = i, int(head.group(2) or 1), int(head.group(4) or 1)
     old: List[str] = []
     new: List[str] = []
@@ -160,7 +163,9 @@ def apply(root: Path, text: str, strip: int, where: str) -> Dict[str, Optional[s
         path = root / source
         if part.old is None:
             if path.exists():
-                raise PlumblineError(f"the patch creates {source}, which exists", where, source)
+                raise PlumblineError(
+                    f"the patch creates {source}, which exists", where, source, "a file that is not there", _ANEW
+                )
             before = ""
         else:
             seen = result.get(source)
@@ -177,7 +182,11 @@ def apply(root: Path, text: str, strip: int, where: str) -> Dict[str, Optional[s
         if part.new is None:
             if after:
                 raise PlumblineError(
-                    f"the patch deletes {source}, which holds more than the patch knows", where, source
+                    f"the patch deletes {source}, which holds more than the patch knows",
+                    where,
+                    source,
+                    "the file whole, as it is in this version",
+                    _ANEW,
                 )
             result[source] = None
         else:

@@ -72,7 +72,9 @@ def check(spec: Mapping[str, Any], where: str) -> Workload:
             raise unknown_name("key of a workload", str(key), KEYS, where)
     prompts = spec.get("prompts") or {}
     if not isinstance(prompts, Mapping):
-        raise PlumblineError("prompts must be a mapping", f"{where}: prompts", prompts, ", ".join(PROMPT_KEYS))
+        raise PlumblineError(
+            "prompts must be a mapping", f"{where}: prompts", prompts, ", ".join(PROMPT_KEYS), "give file and sha256"
+        )
     for key in prompts:
         if key not in PROMPT_KEYS:
             raise unknown_name("key of a workload's prompts", str(key), PROMPT_KEYS, where)
@@ -136,7 +138,11 @@ def read_prompts(path: Union[str, Path], sha256: Optional[str] = None) -> List[P
         text = path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
         raise PlumblineError(
-            "the prompt file is no text", str(path), f"{error.reason} at byte {error.start}", "UTF-8, a prompt a line"
+            "the prompt file is no text",
+            str(path),
+            f"{error.reason} at byte {error.start}",
+            "UTF-8, a prompt a line",
+            "convert it",
         ) from error
     prompts = []
     for number, line in enumerate(text.split("\n"), 1):
@@ -144,7 +150,7 @@ def read_prompts(path: Union[str, Path], sha256: Optional[str] = None) -> List[P
             continue
         prompts.append(_prompt(line, number, path) if path.suffix == ".jsonl" else Prompt(str(number), line))
     if not prompts:
-        raise PlumblineError("the prompt file holds no prompt", str(path), "empty", "a prompt a line")
+        raise PlumblineError("the prompt file holds no prompt", str(path), "empty", "a prompt a line", "fill it")
     return prompts
 
 

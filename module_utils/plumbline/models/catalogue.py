@@ -63,7 +63,8 @@ def parse(name: str, entry: Any, where: str) -> Model:
     if not _NAME.fullmatch(name):
         raise PlumblineError("a model's name becomes a folder's name", where, name, "letters, digits, '.', '_' and '-'")
     if not isinstance(entry, Mapping):
-        raise PlumblineError("not a model's entry", where, entry, "a mapping with kind, source and files")
+        raise PlumblineError("not a model's entry", where, entry, "a mapping with kind, source and files",
+                             "see the README of the role sglang_models")
     _known_keys(entry, ("description", "kind", "source", "files"), where)
     source = entry.get("source")
     if not isinstance(source, Mapping) or len([s for s in SOURCES if s in source]) != 1:
@@ -124,7 +125,8 @@ def check_complete(files: Sequence[str] | Mapping[str, str], where: str) -> None
     """Raises if these files cannot be a model."""
     found = ", ".join(sorted(files)[:12]) or "nothing"
     if "config.json" not in files:
-        raise PlumblineError("a model without config.json", where, found, "config.json and weights")
+        raise PlumblineError("a model without config.json", where, found, "config.json and weights",
+                             "give the folder that holds both, and list them")
     if not any(str(path).endswith(WEIGHTS) for path in files):
         raise PlumblineError("a model path without weights", where, found, ", ".join(f"*{w}" for w in WEIGHTS),
                              "give the folder that holds the weights themselves")

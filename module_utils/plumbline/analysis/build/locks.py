@@ -48,7 +48,7 @@ def read(path: Path) -> dict[str, Any]:
     try:
         document = yaml.safe_load(path.read_text())
     except yaml.YAMLError as e:
-        raise PlumblineError("the lock is not YAML", str(path), str(e).replace("\n", " ")) from None
+        raise PlumblineError("the lock is not YAML", str(path), str(e).replace("\n", " "), None, "mend it") from None
     where = str(path)
     if isinstance(document, dict) and isinstance(document.get("build"), dict) and document.get("schema") != SCHEMA:
         document, where = document["build"], f"{path}, key build"
@@ -85,7 +85,9 @@ def project_of(tree: Path) -> tuple[Optional[str], Optional[str]]:
     try:
         project = tomllib.loads((tree / "pyproject.toml").read_text()).get("project", {})
     except (OSError, tomllib.TOMLDecodeError) as e:
-        raise PlumblineError("a local source tree without a readable pyproject.toml", str(tree), str(e)) from None
+        raise PlumblineError(
+            "a local source tree without a readable pyproject.toml", str(tree), str(e), None, "give it one, or mend it"
+        ) from None
     return project.get("name"), project.get("version")
 
 
