@@ -62,6 +62,12 @@ class Draw:
     s_own: Optional[Array] = None
     history_df: float = 8.0
 
+    def of(self, rows: Array) -> Draw:
+        """The same of some labs."""
+        return Draw(self.level[rows], self.reference[rows], self.candidate[rows],
+                    None if self.s_ref is None else self.s_ref[rows], None if self.s_own is None else self.s_own[rows],
+                    self.history_df)
+
 
 def draw(cell: Cell, n: int, rng: np.random.Generator) -> Draw:
     """Make up ``n`` labs."""
@@ -113,25 +119,24 @@ class Result:
 def run(d: Draw, rule: Rule = Rule()) -> Result:
     """Block after block until each lab has its verdict, as the planner would."""
     n = d.level.shape[0]
-    rows = np.arange(n)
+    out = Result(np.full(n, 9), np.zeros(n, int), np.zeros(n, int), np.full(n, np.nan))
+    labs = np.arange(n)  # those that go on
     tau = np.full(n, decide.tolerance(None))
     if d.s_ref is not None:
         tau = np.maximum(decide.LEAST_TOLERANCE, decide.HISTORY_SDS * math.sqrt(2) * d.s_ref)
     slot = np.zeros(n, dtype=int)
     refs = _Boots(n, 2 * rule.most + 2)
     own = _Boots(n, rule.most)
-    segment = np.zeros(n, dtype=int)
-    previous = d.level[rows, 0] + d.reference[rows, 0]
+    segment, left_out = np.zeros(n, dtype=int), np.zeros(n, int)
+    previous = d.level[:, 0] + d.reference[:, 0]
     refs.add(np.ones(n, bool), previous, slot, segment)
-    live = np.ones(n, bool)
-    left_out = np.zeros(n, int)
-    out = Result(np.full(n, 9), np.zeros(n, int), np.zeros(n, int), np.full(n, np.nan))
     for block in range(1, rule.most + 1):
+        rows = np.arange(len(labs))
         slot = slot + 1
         candidate, candidate_at = d.level[rows, slot] + d.candidate[rows, slot], slot
         slot = slot + 1
         right, right_at = d.level[rows, slot] + d.reference[rows, slot], slot
-        wide = (np.abs(right - previous) > tau) & live & rule.sequential
+        wide = (np.abs(right - previous) > tau) & rule.sequential
         slot = slot + wide
         again, again_at = d.level[rows, slot] + d.reference[rows, slot], slot
         left_gap, right_gap = np.abs(again - previous), np.abs(again - right)
@@ -144,14 +149,15 @@ def run(d: Draw, rule: Rule = Rule()) -> Result:
         refs.add(wide, again, again_at, segment)
         left_out = left_out + outlier + 2 * lost
         previous = np.where(wide, again, right)
-        out.candidate_boots[live], out.boots[live] = block, slot[live] + 1
+        out.candidate_boots[labs], out.boots[labs] = block, slot + 1
         if block >= rule.least:
-            verdict, theta = look(refs, own, d, rule, left_out, tau)
-            done = live & (verdict != 9)
-            out.verdict[done], out.theta[live] = verdict[done], theta[live]
-            live &= ~done
-            if not live.any():
+            verdict, theta, hopeless = look(refs, own, d, rule, left_out, tau)
+            out.verdict[labs], out.theta[labs] = verdict, theta
+            on = (verdict == 9) & ~hopeless
+            if not on.any():
                 break
+            labs, d, tau, slot, segment = labs[on], d.of(on), tau[on], slot[on], segment[on]
+            left_out, previous, refs, own = left_out[on], previous[on], refs.of(on), own.of(on)
     return out
 
 
@@ -168,14 +174,21 @@ class _Boots:
         self.y[:, i], self.t[:, i], self.segment[:, i], self.used[:, i] = y, t, segment, used
         self.count += 1
 
+    def of(self, rows: Array) -> _Boots:
+        """The same of some labs."""
+        out = _Boots(0, 0)
+        out.y, out.t, out.segment, out.used = self.y[rows], self.t[rows], self.segment[rows], self.used[rows]
+        out.count = self.count
+        return out
+
     def view(self) -> tuple[Array, Array, Array, Array]:
         i = self.count
         return self.y[:, :i], self.t[:, :i], self.segment[:, :i], self.used[:, :i]
 
 
 def look(refs: _Boots, own: _Boots, d: Draw, rule: Rule, left_out: Array,
-         tau: Array) -> tuple[Array, Array]:
-    """`decide.look` and `decide.verdict` for each lab: (verdict, theta)."""
+         tau: Array) -> tuple[Array, Array, Array]:
+    """`decide.look`, `decide.verdict` and `decide.hopeless` for each lab: (verdict, theta, hopeless)."""
     y, t, seg, used = refs.view()
     yc, tc, segc, usedc = own.view()
     top = int(max(seg.max(), segc.max())) + 1
@@ -208,42 +221,63 @@ def look(refs: _Boots, own: _Boots, d: Draw, rule: Rule, left_out: Array,
     known = (m > 0) & ((df > 0) | (d.s_ref is not None)) & ((m > 1) | (d.s_own is not None))
     both = d.s_ref is not None and d.s_own is not None
     enough = known & (m >= (2 if both else 3))
-    e, p, up, down = evidence(theta, safe, weight, rss, df, rss_own, np.maximum(m - 1, 0), d, rule)
+    seen = evidence(theta, safe, weight, rss, df, rss_own, np.maximum(m - 1, 0), d, rule)
+    verdict = _verdict(seen, theta, m, enough, d, rule)
+    left = decide.PATIENCE * (rule.most - own.count)
+    hopeless = np.zeros(n, bool)
+    if rule.sequential and left > 0:
+        then = safe + left
+        later = evidence(theta, then, 1.0 / (then + 1), seen.ref_sd ** 2 * np.maximum(then - 1, 1),
+                         np.maximum(then - 1, 1), seen.own_sd ** 2 * (then - 1), then - 1, d, rule)
+        inside = (theta > math.log1p(-rule.margin)) & (theta < math.log1p(rule.margin))
+        decided = np.where(inside, np.maximum(later.up, later.down) <= decide.SAME_LEVEL, later.e >= 1 / rule.alpha)
+        hopeless = known & (m >= decide.PATIENT_BOOTS) & (verdict == 9) & ~decided
+    return verdict, theta, hopeless
+
+
+def _verdict(seen: Seen, theta: Array, m: Array, enough: Array, d: Draw, rule: Rule) -> Array:
     early = np.where(m <= decide.EARLY_BOOTS, decide.EARLY_FACTOR, 1.0)
     if d.s_ref is not None and d.s_own is not None:
         early = np.where(d.s_own <= decide.EARLY_RATIO * d.s_ref, 1.0, early)
-    stands = enough & ((e >= early / rule.alpha) if rule.sequential else (p <= rule.alpha))
+    stands = enough & ((seen.e >= early / rule.alpha) if rule.sequential else (seen.p <= rule.alpha))
     high, low = math.log1p(rule.margin), math.log1p(-rule.margin)
-    verdict = np.full(n, 9)
+    verdict = np.full(len(theta), 9)
     same = np.where(m <= decide.EARLY_BOOTS, decide.EARLY_SAME_LEVEL, decide.SAME_LEVEL)
-    verdict[enough & (np.maximum(up, down) <= same)] = 0
+    verdict[enough & (np.maximum(seen.up, seen.down) <= same)] = 0
     verdict[stands & (theta > high)] = 1
     verdict[stands & (theta < low)] = -1
-    return verdict, theta
+    return verdict
 
 
-def _nu(d: Draw, boots: Array) -> Array:
-    """`weigh.history_df` for each lab."""
-    fade = weigh.HISTORY_DF * (2.0 / np.maximum(boots, 1)) ** weigh.HISTORY_FADE
-    return np.minimum(d.history_df, fade)
+@dataclass
+class Seen:
+    """`weigh.Evidence` of each lab: e-value, p-value, P(theta > margin), P(theta < -margin), the two sds."""
+
+    e: Array
+    p: Array
+    up: Array
+    down: Array
+    ref_sd: Array
+    own_sd: Array
 
 
 def evidence(theta: Array, n: Array, w: Array, rss: Array, df: Array, rss_own: Array, own_df: Array, d: Draw,
-             rule: Rule) -> tuple[Array, Array, Array, Array]:
-    """`weigh.Evidence` for each lab: (e-value, p-value, P(theta > margin), P(theta < -margin))."""
-    k = np.array([r for r, _ in weigh.RATIOS])[None, :]
-    prior = np.log(np.array([p for _, p in weigh.RATIOS]))[None, :]
-    nu = _nu(d, n)[:, None]
-    nu_ref = nu if d.s_ref is not None else 0 * nu
-    nu_own = nu if d.s_own is not None else 0 * nu
+             rule: Rule) -> Seen:
+    """`weigh.Evidence` for each lab."""
+    # One column for each change since history and each ratio of the scales.
+    changes = weigh.CHANGES if d.s_ref is not None or d.s_own is not None else ((1.0, 1.0),)
+    columns = [(r, math.log(p * q), k) for r, p in changes for k, q in weigh.RATIOS]
+    change, prior, k = (np.array(column)[None, :] for column in zip(*columns))
+    nu = min(d.history_df, weigh.HISTORY_DF)
+    nu_ref, nu_own = (0.0 if s is None else nu for s in (d.s_ref, d.s_own))
     s_ref, s_own = (np.zeros(len(theta)) if s is None else s for s in (d.s_ref, d.s_own))
     floor = weigh.FLOOR_SD ** 2
     big_n = np.maximum((df + own_df)[:, None] + nu_ref + nu_own, 1e-9)
-    ss = np.maximum(rss, floor)[:, None] + nu_ref * s_ref[:, None] ** 2 + (
-        np.maximum(rss_own, floor)[:, None] + nu_own * s_own[:, None] ** 2) / k ** 2
+    ss = np.maximum(rss, floor)[:, None] + nu_ref * (change * s_ref[:, None]) ** 2 + (
+        np.maximum(rss_own, floor)[:, None] + nu_own * (change * s_own[:, None]) ** 2) / k ** 2
     v = k ** 2 / n[:, None] + w[:, None]
     square = theta[:, None] ** 2
-    common = prior - (own_df[:, None] + nu_own) * np.log(k)
+    common = prior - (own_df[:, None] + nu_own) * np.log(k) + (nu_ref + nu_own) * np.log(change)
     zero = common - 0.5 * np.log(v) - 0.5 * (big_n + 1) * np.log(ss + square / v)
     base = zero.max(1, keepdims=True)
     one = np.zeros(len(theta))
@@ -253,6 +287,7 @@ def evidence(theta: Array, n: Array, w: Array, rss: Array, df: Array, rss_own: A
         one += weight * np.exp(np.minimum(part - base, 600)).sum(1)
     post = common - 0.5 * big_n * np.log(ss)
     post = np.exp(post - post.max(1, keepdims=True))
+    likeliest = np.array([r for r, _ in changes])[post.reshape(len(theta), len(changes), -1).sum(2).argmax(1)]
     post /= post.sum(1, keepdims=True)
     se = np.sqrt(ss / big_n * v)
     high, low = math.log1p(rule.margin), math.log1p(-rule.margin)
@@ -260,7 +295,12 @@ def evidence(theta: Array, n: Array, w: Array, rss: Array, df: Array, rss_own: A
     up = (post * special.stdtr(big_n, (at - high) / se)).sum(1)
     down = (post * special.stdtr(big_n, (low - at) / se)).sum(1)
     p = np.minimum(1.0, weigh.ONE_LOOK_FACTOR * 2 * (post * special.stdtr(big_n, -np.abs(at) / se)).sum(1))
-    return one / np.exp(zero - base).sum(1), p, up, down
+
+    def sd(squares: Array, own: Array, nu_arm: float, s: Array) -> Array:
+        return np.sqrt((np.maximum(squares, floor) + nu_arm * (likeliest * s) ** 2) / np.maximum(own + nu_arm, 1e-9))
+
+    return Seen(one / np.exp(zero - base).sum(1), p, up, down, sd(rss, df, nu_ref, s_ref),
+                sd(rss_own, own_df, nu_own, s_own))
 
 
 def _drop(x: Array, used: Array, d: Draw) -> Array:
@@ -270,13 +310,13 @@ def _drop(x: Array, used: Array, d: Draw) -> Array:
     rows = np.arange(len(allowed))
     while (allowed > 0).any():
         m = used.sum(1)
-        nu = _nu(d, m) if d.s_own is not None else np.zeros(len(m))
+        nu = decide.OUTLIER_HISTORY_DF if d.s_own is not None else 0.0
         rest = np.maximum(m - 1, 1)[:, None]
         centre = ((x * used).sum(1)[:, None] - x) / rest
         rss = np.maximum((x * x * used).sum(1)[:, None] - x * x - rest * centre ** 2, 0.0)
         df = np.maximum(m - 2 + nu, 1e-9)
         if d.s_own is not None:
-            rss = rss + (nu * d.s_own ** 2)[:, None]
+            rss = rss + nu * d.s_own[:, None] ** 2
         t = (x - centre) / np.sqrt(np.maximum(rss / df[:, None], weigh.FLOOR_SD ** 2) * (1 + 1 / rest))
         ok = used & (allowed > 0)[:, None]
         p = np.where(ok, 2 * special.stdtr(df[:, None], -np.abs(t)), 1.0)

@@ -58,13 +58,21 @@ def sections() -> dict[str, str]:
     return {parts[i].strip(): parts[i + 1].strip() for i in range(1, len(parts) - 1, 2)}
 
 
+def write(kept: dict[str, str]) -> None:
+    """Write RESULTS.md anew from its sections by title."""
+    RESULTS.write_text("# Results\n\nRatios of one run each, on a machine whose other work was not held off: compare "
+                       "within a table, not across.\n\n"
+                       + "\n\n".join(f"## {title}\n\n{body}" for title, body in kept.items()) + "\n")
+
+
 def main(names: list[str]) -> int:
     known = scripts()
     unknown = [n for n in names if n not in known]
     if unknown:
         print(f"unknown benchmark: {', '.join(unknown)}; allowed: {', '.join(known)}", file=sys.stderr)
         return 2
-    kept, failed = sections(), []
+    made: dict[str, str] = {}
+    failed = []
     for name in names or known:
         title, argv = known[name]
         print(f"{title} ...", flush=True)
@@ -75,10 +83,8 @@ def main(names: list[str]) -> int:
             failed.append(name)
             continue
         print(done.stdout)
-        kept[title] = f"`benchmarks/{argv[0]}`, {machine()}.\n\n{done.stdout.strip()}"
-    RESULTS.write_text("# Results\n\nRatios of one run each, on a machine whose other work was not held off: compare "
-                       "within a table, not across.\n\n"
-                       + "\n\n".join(f"## {title}\n\n{body}" for title, body in kept.items()) + "\n")
+        made[title] = f"`benchmarks/{argv[0]}`, {machine()}.\n\n{done.stdout.strip()}"
+    write({**sections(), **made})  # read again: another benchmark may have written its own meanwhile
     return 1 if failed else 0
 
 

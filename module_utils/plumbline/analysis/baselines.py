@@ -16,8 +16,8 @@ from .ledger import Ledger, Records
 from .scatter import Scatter, median_variance
 
 SCHEMA = "plumbline.baseline/1"
-# A change is one under ALARM_P; above STABLE_P none is seen, and `stable` if one of BLIND_TO would have been, outside of
-# the interval at SEEN_LEVEL. Between, it is stable if the interval at NEAR_LEVEL ends within twice the margin.
+# Under ALARM_P a change is one. Above STABLE_P none is seen: that is `stable` if one of BLIND_TO would have been, which
+# is outside of the interval at SEEN_LEVEL. Between: stable if the interval at NEAR_LEVEL ends within twice the margin.
 STABLE_P, ALARM_P, BLIND_TO, SEEN_LEVEL, NEAR_LEVEL = 0.05, 0.004, 0.06, 0.02, 0.1
 
 
@@ -185,8 +185,8 @@ def _judge(out: dict, before: list[dict], key: tuple, ref: dict, usable: list[di
         seen = abs(change) + scatter.half_width(SEEN_LEVEL, variance) < math.log1p(BLIND_TO)
         out["status"] = "stable" if seen else "uncertain"
         if not seen:
-            out["reasons"].append(f"boots scatter by {scatter.sd:.1%}: a change of {BLIND_TO:.0%} could not be told from "
-                                  "noise; cut that variance or measure more boots")
+            out["reasons"].append(f"boots scatter by {scatter.sd:.1%}: a change of {BLIND_TO:.0%} could not be told "
+                                  "from noise; cut that variance or measure more boots")
     elif len(now) < 2:
         out["status"] = "uncertain"
         out["reasons"].append("one boot alone is never called a change: measure the baseline again")

@@ -18,7 +18,7 @@ from typing import Optional, Sequence
 
 from . import stats
 from .comparable import Boot
-from .weigh import FLOOR_SD, Evidence, Scale, history_df
+from .weigh import FLOOR_SD, Evidence, Scale
 
 # Each of the two one-sided tests of `same`; the second for an early look (EARLY_BOOTS or fewer).
 SAME_LEVEL, EARLY_SAME_LEVEL = 0.02, 0.01
@@ -30,7 +30,11 @@ SCREEN_SD, SCREEN_SDS, HISTORY_SDS, LEAST_TOLERANCE = 0.02, 3.0, 4.5, 0.04
 # A reference left out as an outlier leaves this many squared tolerances behind in the reference's scale: leaving boots
 # out must not make a noisy host look quiet.
 OUTLIER_WEIGHT = 1.0
-OUTLIER_TAIL = 0.0005
+# An inconclusive comparison of so many boots or more is hopeless if PATIENCE times the boots that are left would not
+# decide it, should estimate and scatter stay.
+PATIENT_BOOTS, PATIENCE = 4, 4
+# A candidate boot is an outlier beyond this tail; history counts for little there: were it wrong, good boots would go.
+OUTLIER_TAIL, OUTLIER_HISTORY_DF = 0.0005, 1.0
 
 
 @dataclass
@@ -237,7 +241,7 @@ def _drop_outliers(out: Look, fit: Fit, used: list[Boot], screened: Screened, sc
         for boot in used:
             rest = [v for p, v in d.items() if p != boot.position]
             centre = stats.mean(rest)
-            nu = history_df(scale, len(used))
+            nu = OUTLIER_HISTORY_DF if scale else 0.0
             squares, df = math.fsum((v - centre) ** 2 for v in rest), len(rest) - 1 + nu
             if scale:
                 squares += nu * scale.sd ** 2
@@ -288,7 +292,7 @@ def _same_level(boots: int) -> float:
     return EARLY_SAME_LEVEL if boots <= EARLY_BOOTS else SAME_LEVEL
 
 
-def more_boots(one: Look, margin: float, alpha: float, family: int = 1, most: int = 100) -> Optional[int]:
+def more_boots(one: Look, margin: float, alpha: float, family: float = 1, most: int = 100) -> Optional[int]:
     """How many more boots of the candidate an inconclusive comparison would take if the estimate and the noise stay.
 
     None where more than ``most`` would be needed.
@@ -320,3 +324,10 @@ def more_boots(one: Look, margin: float, alpha: float, family: int = 1, most: in
         else:
             below = middle
     return above - n
+
+
+def hopeless(one: Look, margin: float, alpha: float, family: float, left: int) -> bool:
+    """Whether an inconclusive comparison is not worth the ``left`` boots of the candidate that are still planned."""
+    if len(one.candidate_boots) < PATIENT_BOOTS or left < 1:
+        return False
+    return more_boots(one, margin, alpha, family, most=PATIENCE * left) is None

@@ -36,6 +36,7 @@ class Ledger:
     planned: dict
     blocks: list[list[Position]] = field(default_factory=list)
     dropped: dict[str, str] = field(default_factory=dict)
+    hopeless: set[str] = field(default_factory=set)  # those of the dropped whose verdict is out of reach
     given_up: dict[str, str] = field(default_factory=dict)
     void_blocks: dict[int, str] = field(default_factory=dict)
     finished: Optional[dict] = None
@@ -118,6 +119,8 @@ def apply(ledger: Ledger, change: dict) -> None:
     ledger.changes.append(change)
     if kind == "drop":
         ledger.dropped[change["arm"]] = change["reason"]
+        if change.get("hopeless"):
+            ledger.hopeless.add(change["arm"])
     elif kind == "reactivate":
         ledger.dropped.pop(change["arm"], None)
     elif kind == "give_up":

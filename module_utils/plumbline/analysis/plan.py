@@ -6,6 +6,7 @@ it looks at the records alone, so that a run that was killed goes on where it wa
 from __future__ import annotations
 
 import hashlib
+import math
 from typing import Any, Iterable, Optional
 
 from ..errors import PlumblineError
@@ -193,8 +194,12 @@ class _Planner:
             outcome = compare_arms.outcome(self.ledger, self.records, self.experiment, self._earlier_items(),
                                            self.states, estimates=False)
             if finished_blocks >= self.experiment["blocks"]["min"]:
-                self._drop(outcome)
+                self._drop(outcome, self.experiment["blocks"]["max"] - finished_blocks)
             if not any(self.ledger.active(c) for c in self.ledger.candidates):
+                if self.ledger.hopeless:
+                    return self._stop("no verdict that is not reached yet is worth the blocks that are left: "
+                                      + "; ".join(f"{c}: {self.ledger.dropped[c]}" for c in self.ledger.candidates
+                                                  if c in self.ledger.hopeless), "budget")
                 if any(c in self.ledger.dropped for c in self.ledger.candidates):
                     return self._stop("each candidate's verdict is reached", "verdict")
                 return self._stop("no candidate is left: each was given up", "failed")
@@ -216,16 +221,25 @@ class _Planner:
             return ""
         return "each baseline is settled (" + ", ".join(f"{w}: {f['status']}" for w, f in found.items() if f) + ")"
 
-    def _drop(self, outcome: compare_arms.Outcome) -> None:
+    def _drop(self, outcome: compare_arms.Outcome, left: int) -> None:
+        # By e-BH each comparison that stands makes it easier for the next.
+        family = outcome.family / (1 + sum(c.verdict in ("faster", "slower") for c in outcome.comparisons))
         for arm in self.ledger.candidates:
             mine = [c for c in outcome.comparisons if c.arm == arm]
             reached = all(c.reached for c in mine)
             if reached and self.ledger.active(arm):
                 text = ", ".join(f"{c.workload}: {c.verdict}" for c in mine)
                 self._change({"change": "drop", "arm": arm, "reason": f"verdict reached ({text})"})
-            elif not reached and arm in self.ledger.dropped:
+            elif not reached and arm in self.ledger.dropped and arm not in self.ledger.hopeless:
                 self._change({"change": "reactivate", "arm": arm,
                               "reason": "with the newest boots its verdict no longer stands"})
+            elif not reached and self.ledger.active(arm) and all(
+                    decide.hopeless(c.look, self.experiment["margin"], outcome.alpha, family, left)
+                    for c in mine if not c.reached):
+                text = ", ".join(f"{c.workload}: {_estimate(c.look)}" for c in mine if not c.reached)
+                self._change({"change": "drop", "arm": arm, "hopeless": True,
+                              "reason": f"inconclusive, and {decide.PATIENCE} times the {left} boots that are left "
+                                        f"would not decide it ({text})"})
 
     def _over_budget(self, position: Position) -> Optional[dict]:
         budget = self.ledger.planned["budget"]
@@ -307,6 +321,12 @@ class _Planner:
             return f"candidate of block {position.block}"
         return f"reference that {'opens' if position.number == self.ledger.positions()[0].number else 'closes'} " \
                f"block {position.block}"
+
+
+def _estimate(look: decide.Look) -> str:
+    if look.theta is None or look.evidence is None:
+        return "no estimate"
+    return f"{math.exp(look.theta):.3f}x, boots scatter by {look.evidence.own_sd:.1%}"
 
 
 def _workload_order(names: list[str], block: int, seed: str) -> list[str]:

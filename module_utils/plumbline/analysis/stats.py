@@ -56,7 +56,7 @@ def t_two_sided(t: float, df: float) -> float:
 
 
 def _t_central(t: float, df: int) -> float:
-    """P(|T| < t) for a whole number of degrees of freedom, as a finite sum (Abramowitz and Stegun 26.7.3 and 26.7.4)."""
+    """P(|T| < t) for whole degrees of freedom, as a finite sum (Abramowitz and Stegun 26.7.3 and 26.7.4)."""
     cos2 = df / (df + t * t)
     sine = t / math.sqrt(df + t * t)
     if df == 1:

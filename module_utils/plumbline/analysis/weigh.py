@@ -4,7 +4,7 @@ The arms' boot-to-boot sds are not known, and neither is their ratio k: candidat
 reference. Given k the model is an ordinary linear one with one scale, for which the t mixture is an e-value
 (docs/method.md). The unknown k is averaged over, with the same prior under both hypotheses: 0.6 of it on k = 1, the
 rest spread evenly over powers of sqrt(2) up to 64. A candidate whose few boots agree by chance is thus not taken for
-quiet.
+quiet. What history says of the scatter is averaged over in the same way: today's sd may be what it was, half or double.
 """
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ MIXTURE = ((0.9, 20.0), (0.1, 1000.0))
 # Prior of the ratio of the candidate's sd to the reference's: (ratio, weight).
 SPIKE = 0.6
 RATIOS = ((1.0, SPIKE), *((2.0 ** (i / 2), (1.0 - SPIKE) / 12) for i in range(1, 13)))
-# History counts for so many degrees of freedom per arm at two candidate boots, less as the run has its own: it may be
-# wrong by half or double.
-HISTORY_DF, HISTORY_FADE = 3.4, 2.0
+# History counts for so many degrees of freedom per arm at most, and today's sd is r times what it says: (r, prior).
+HISTORY_DF = 8.0
+CHANGES = ((1.0, 0.6), (2.0, 0.3), (0.5, 0.1))
 FLOOR_SD = 1e-5
 # The p-value of one look is this many times the posterior tail: with candidates ten times as noisy the prior of their
 # ratio makes the tail up to 1.7 times too small (simulated).
@@ -39,9 +39,9 @@ class Scale:
     df: float
 
 
-def history_df(scale: Optional[Scale], boots: int) -> float:
-    """For how many degrees of freedom history counts beside ``boots`` boots of the candidate."""
-    return 0.0 if scale is None else min(scale.df, HISTORY_DF * (2.0 / max(boots, 1)) ** HISTORY_FADE)
+def history_df(scale: Optional[Scale]) -> float:
+    """For how many degrees of freedom history counts."""
+    return 0.0 if scale is None else min(scale.df, HISTORY_DF)
 
 
 @dataclass(frozen=True)
@@ -65,37 +65,53 @@ class Evidence:
         return (self.ref_df > 0 or self.ref_scale is not None) and (self.own_df > 0 or self.own_scale is not None)
 
     @cached_property
-    def _squares(self) -> tuple[float, float, float, float]:
-        """(reference's sum of squares, its df, candidate's, its df), history included."""
-        nu_ref, nu_own = history_df(self.ref_scale, self.boots), history_df(self.own_scale, self.boots)
-        ref = max(self.ref_ss, FLOOR_SD ** 2) + (nu_ref * self.ref_scale.sd ** 2 if self.ref_scale else 0.0)
-        own = max(self.own_ss, FLOOR_SD ** 2) + (nu_own * self.own_scale.sd ** 2 if self.own_scale else 0.0)
-        return ref, self.ref_df + nu_ref, own, self.own_df + nu_own
+    def _dfs(self) -> tuple[float, float]:
+        """Degrees of freedom of the reference's scale and of the candidate's, history included."""
+        return self.ref_df + history_df(self.ref_scale), self.own_df + history_df(self.own_scale)
+
+    def _squares(self, change: float) -> tuple[float, float]:
+        """Sums of squares of the reference and of the candidate if today's sd is ``change`` times that of history."""
+        ref, own = max(self.ref_ss, FLOOR_SD ** 2), max(self.own_ss, FLOOR_SD ** 2)
+        if self.ref_scale:
+            ref += history_df(self.ref_scale) * (change * self.ref_scale.sd) ** 2
+        if self.own_scale:
+            own += history_df(self.own_scale) * (change * self.own_scale.sd) ** 2
+        return ref, own
 
     @property
     def df(self) -> float:
         """Degrees of freedom of both scales together."""
-        _, ref_df, _, own_df = self._squares
-        return ref_df + own_df
+        return self._dfs[0] + self._dfs[1]
 
     @property
     def ref_sd(self) -> float:
-        ref, df, _, _ = self._squares
-        return math.sqrt(ref / max(df, 1e-9))
+        return math.sqrt(self._squares(self._change)[0] / max(self._dfs[0], 1e-9))
 
     @property
     def own_sd(self) -> float:
-        _, _, own, df = self._squares
-        return math.sqrt(own / max(df, 1e-9))
+        return math.sqrt(self._squares(self._change)[1] / max(self._dfs[1], 1e-9))
 
     @cached_property
-    def _terms(self) -> list[tuple[float, float, float, float]]:
-        """For each ratio k: (log of prior and likelihood of the scales, sum of squares, variance of theta, k^2)."""
-        ref, _, own, own_df = self._squares
+    def _change(self) -> float:
+        """The likeliest change of the sd since history, by the boots of this run."""
+        ranked: dict[float, list[float]] = {}
+        for change, log_prior, ss, _, _ in self._terms:
+            ranked.setdefault(change, []).append(log_prior - 0.5 * self.df * math.log(ss))
+        return max(ranked, key=lambda change: _log_sum(ranked[change]))
+
+    @cached_property
+    def _terms(self) -> list[tuple[float, float, float, float, float]]:
+        """For each ratio k and change r since history: (r, log of prior and likelihood of the scales, sum of squares,
+        variance of theta, k^2)."""
+        own_df = self._dfs[1]
+        old_df = history_df(self.ref_scale) + history_df(self.own_scale)
         out = []
-        for k, prior in RATIOS:
-            out.append((math.log(prior) - own_df * math.log(k), ref + own / k ** 2, k ** 2 / self.boots + self.weight,
-                        k ** 2))
+        for change, likely in CHANGES if old_df else ((1.0, 1.0),):
+            ref, own = self._squares(change)
+            common = math.log(likely) + old_df * math.log(change)
+            for k, prior in RATIOS:
+                out.append((change, common + math.log(prior) - own_df * math.log(k), ref + own / k ** 2,
+                            k ** 2 / self.boots + self.weight, k ** 2))
         return out
 
     @cached_property
@@ -106,9 +122,9 @@ class Evidence:
         common scale integrated out by its right Haar prior 1/sd.
         """
         power = 0.5 * (self.df + 1.0)
-        zero = [(log_prior - 0.5 * math.log(v), ss, v) for log_prior, ss, v, _ in self._terms]
+        zero = [(log_prior - 0.5 * math.log(v), ss, v) for _, log_prior, ss, v, _ in self._terms]
         one = [(math.log(weight) + log_prior - 0.5 * math.log(v + g * k2), ss, v + g * k2)
-               for log_prior, ss, v, k2 in self._terms for weight, g in MIXTURE]
+               for _, log_prior, ss, v, k2 in self._terms for weight, g in MIXTURE]
 
         def log_e(distance: float) -> float:
             square = distance * distance
@@ -125,7 +141,7 @@ class Evidence:
     def _tail(self) -> Callable[[float], float]:
         """P(theta is more than a distance above the estimate): t's with `df` each, mixed over k, under a flat prior."""
         df = self.df
-        logs = [(log_prior - 0.5 * df * math.log(ss), math.sqrt(ss / df * v)) for log_prior, ss, v, _ in self._terms]
+        logs = [(log_prior - 0.5 * df * math.log(ss), math.sqrt(ss / df * v)) for _, log_prior, ss, v, _ in self._terms]
         total = _log_sum([x for x, _ in logs])
         parts = [(math.exp(x - total), se) for x, se in logs if x - total > NEGLIGIBLE]
 

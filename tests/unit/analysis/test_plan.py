@@ -243,3 +243,38 @@ def test_measurements_of_two_states_are_not_comparable() -> None:
     found = between(a, other, States())
     assert not found["comparable"]
     assert [r["group"] for r in found["differences"]] == ["build"]
+
+
+def test_what_the_boots_left_cannot_decide_is_dropped_and_said_so() -> None:
+    """3 % scatter and a small effect: ten blocks would not tell, and forty would not either."""
+    lab = Lab(World(ratio={"candidate-1": 1.012}, boot_sd=0.03), make_experiment(1), seed=3)
+    run, stop = lab.run()
+    assert stop["kind"] == "budget"
+    assert "candidate-1: inconclusive" in stop["stop"]
+    assert 9 <= len(lab.boots) < 21
+    for entry in lab.entries:
+        schema.validate("plan", entry, "plan")
+    (change,) = [c for e in lab.entries for c in e.get("changes", []) if c.get("hopeless")]
+    assert "scatter by" in change["reason"]
+    comparison = lab.verdict(run)["comparisons"][0]
+    assert comparison["verdict"] == "inconclusive"
+    assert comparison["more_boots"] is None or comparison["more_boots"] > 4 * (10 - (len(lab.boots) - 1) // 2)
+    assert any("cut" in r and "variance" in r for r in comparison["reasons"])
+    whole = Lab(lab.world, make_experiment(1, blocks={"min": 9, "max": 10}), seed=3)
+    whole.run()
+    assert len(whole.boots) >= 19
+
+
+def test_a_hopeless_candidate_is_not_taken_in_again_while_others_are_measured() -> None:
+    world = World(ratio={"candidate-1": 1.015, "candidate-2": 1.03}, boot_sd=0.008, candidate_noise=1.0)
+    found = 0
+    for seed in range(6):
+        lab = Lab(world, make_experiment(2), seed=seed)
+        lab.run()
+        changes = [c for e in lab.entries for c in e.get("changes", [])]
+        for i, change in enumerate(changes):
+            if change.get("hopeless"):
+                found += 1
+                later = [c["change"] for c in changes[i + 1:] if c.get("arm") == change["arm"]]
+                assert "reactivate" not in later
+    assert found
