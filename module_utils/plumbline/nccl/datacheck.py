@@ -77,7 +77,8 @@ def _verdict(mine: Sequence[Mapping[str, Any]], sizes: Sequence[int], graph: boo
         if record["status"] == "wrong_data":
             return "failed", f"wrong data at {record['bytes']} bytes on {record['at']}"
         if record["status"] in ("hang", "crash"):
-            good, trouble = set(), f"{record['status']} on {record['at']}: {record['diagnosis']['what']}"
+            told = record["diagnosis"]
+            good, trouble = set(), f"{record['status']} on {record['at']}: {told['what']}; {told['remedy']}"
         elif record["status"] == "ok" and (record["wrong_in_graph"] is not None or not graph):
             good.add(record["bytes"])
     missing = [size for size in sizes if size not in good]

@@ -22,7 +22,7 @@ def record(size: int | None = 4096, status: str = "ok", **given: object) -> dict
         "state": {"digest": "d", "groups": datacheck.of_state(GROUPS)},
     }  # fmt: skip
     if size is None:
-        out["diagnosis"] = {"what": "the collective hung", "ranks": [], "missing": [], "remedy": ""}
+        out["diagnosis"] = {"what": "the collective hung", "ranks": [], "missing": [], "remedy": "P2P is on"}
     else:
         times = {"median": 1.0, "min": 1.0, "max": 1.0}
         out.update(
@@ -57,7 +57,7 @@ def test_every_size_right_in_this_state_passes():
             "the host has changed since it was checked: driver",
         ),
         ([record(8192, "wrong_data", wrong=3), *ALL], "failed", "wrong data at 8192 bytes"),
-        ([*ALL, record(None, "hang")], "failed", "hang on 2026-11-29T20:00:00Z: the collective hung"),
+        ([*ALL, record(None, "hang")], "failed", "hang on 2026-11-29T20:00:00Z: the collective hung; P2P is on"),
         ([record(None, "crash"), *ALL[1:]], "failed", "crash on"),
         ([record(None, "hang"), *ALL], "passed", ""),
         ([{k: v for k, v in r.items() if k not in ("state", "nccl_environment")} for r in ALL], "open", "was ever"),
