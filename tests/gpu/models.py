@@ -201,7 +201,7 @@ def main() -> None:
                     },
                     "gpu-long-prompt": {
                         **entry,
-                        "output_tokens": 32,
+                        "output_tokens": 64,
                         "prompts": {
                             "file": str(prompts.relative_to(PROJECT)),
                             "sha256": sha256(prompts),
