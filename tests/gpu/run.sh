@@ -18,9 +18,9 @@ results=$work/results
 limit=${RUN_LIMIT_S:-510}
 began=$(date +%s)
 machine_python=${GPU_PYTHON:-$(command -v python3)}
-# The most that each stage takes, in seconds. In four calls (prove sweep negatives; measure; steps; the two profiles), each with 50 s
+# The most that each stage takes, in seconds. In four calls (prove sweep negatives; measure; steps; the two profiles), each with 40 s
 # for the build, all of them take less than 28 minutes.
-declare -A most=([prove]=200 [sweep]=90 [negatives]=60 [measure]=290 [steps]=375 [profile]=225 [profile_no_p2p]=225)
+declare -A most=([prove]=200 [sweep]=90 [negatives]=60 [measure]=290 [steps]=375 [profile]=250 [profile_no_p2p]=235)
 stage_until=0
 # What keeps NVLink multicast off: for everything that is started from here.
 export NCCL_NVLS_ENABLE=0 TORCH_SYMM_MEM_DISABLE_MULTICAST=1 NVSHMEM_DISABLE_NVLS=1

@@ -160,7 +160,7 @@ def test_all_stages_end_within_28_minutes_and_each_within_nine():
     most = {name: int(seconds) for name, seconds in re.findall(r"\[(\w+)\]=(\d+)", table)}
     calls = [["prove", "sweep", "negatives"], ["measure"], ["steps"], ["profile", "profile_no_p2p"]]
     assert sorted(most) == sorted(stage for call in calls for stage in call)
-    building, packing = 50, 20
+    building, packing = 40, 15
     assert all(sum(most[stage] for stage in call) + building + packing <= 540 for call in calls)
     assert sum(most.values()) + len(calls) * building <= 28 * 60
     for stage in most:
