@@ -95,3 +95,10 @@ def test_xid_lines():
     (two,) = xid.parse(body("47_dmesg_xid8"))
     assert (two["pid"], two["name"], two["suspect"]) == (4242, "python3", "driver or application")
     assert xid.parse("NVRM: loading NVIDIA UNIX Open Kernel Module") == []
+    # Drivers before 2013 and today's journal.
+    (old,) = xid.parse("[   12.3] NVRM: Xid (0000:01:00): 8, Channel 0000003e")
+    assert (old["gpu"], old["xid"], old["at"]) == ("0000:01:00", 8, 12.3)
+    (new,) = xid.parse(
+        "Nov 29 20:00:00 node-a kernel: NVRM: Xid (PCI:0000:81:00.0): 119, pid=3344, name=sglang::schedul, Timeout"
+    )
+    assert (new["xid"], new["pid"], new["name"], new["at"]) == (119, 3344, "sglang::schedul", None)
