@@ -44,16 +44,26 @@ def record(measurement: dict, spec: dict) -> dict:
                       "unverified": state.get("unverified") or []}}
 
 
-def accept(rows: list[dict], run: str, now: str, reason: str = "") -> list[dict]:
+def _in_state_of(rows: list[dict], row: dict, world: States) -> list[dict]:
+    """The rows whose state differs from that of ``row`` in nothing that matters."""
+    own = row["state"]
+    return [r for r in rows if not any(
+        d["impact"] in MATERIAL for d in world.rows_of(r["state"].get("digest"), own.get("digest"),
+                                                       r["state"].get("groups") or {}, own.get("groups") or {}))]
+
+
+def accept(rows: list[dict], run: str, now: str, reason: str = "", states: Optional[dict[str, dict]] = None,
+           compare_states: Optional[CompareStates] = None) -> list[dict]:
     """The `accepted` rows that make the usable baselines of ``run`` the reference, one for each series."""
     out = []
+    world = States(states, compare_states)
     by_series: dict[tuple, list[dict]] = {}
     for row in rows:
         if row["kind"] == "measured" and row["run"] == run and row["usable"]:
             by_series.setdefault(series_key(row), []).append(row)
     for _, mine in sorted(by_series.items(), key=lambda item: str(item[0])):
         newest = mine[-1]
-        same = [r for r in mine if r["state"]["digest"] == newest["state"]["digest"]]
+        same = _in_state_of(mine, newest, world)
         keep = ("host", "engine", "variant", "nccl_profile", "build", "workload", "load", "metric", "state")
         out.append({"schema": SCHEMA, "kind": "accepted", "at": now, "run": run, "reason": reason,
                     **{k: newest[k] for k in keep}, "boots": sorted({r["boot"] for r in same}),
@@ -70,7 +80,7 @@ def _by_boot(rows: list[dict], name: str = "tok_s") -> list[float]:
     return [stats.mean(v) for v in boots.values()]
 
 
-def reference(rows: Iterable[dict], key: tuple) -> Optional[dict]:
+def reference(rows: Iterable[dict], key: tuple, world: Optional[States] = None) -> Optional[dict]:
     """{kind: accepted|first, tok_s, boots: [rows], state, at} of a series, or None: there is no baseline yet."""
     mine = [r for r in rows if series_key(r) == key]
     measured = [r for r in mine if r["kind"] == "measured" and r["usable"]]
@@ -84,7 +94,7 @@ def reference(rows: Iterable[dict], key: tuple) -> Optional[dict]:
     if not measured:
         return None
     first = min(measured, key=lambda r: (times.seconds(r["at"]), r["measurement"]))
-    boots = [r for r in measured if r["run"] == first["run"] and r["state"]["digest"] == first["state"]["digest"]]
+    boots = _in_state_of([r for r in measured if r["run"] == first["run"]], first, world or States())
     return {"kind": "first", "tok_s": stats.median(_by_boot(boots)), "boots": boots, "state": first["state"],
             "at": first["at"], "build": first["build"]}
 
@@ -101,12 +111,11 @@ def status(rows: list[dict], key: tuple, run: Optional[str], margin: float, *, s
     world = States(states, compare_states)
     earlier = [r for r in rows if r.get("run") != run or r["kind"] == "accepted"] if run else list(rows)
     before = [r for r in earlier if run is None or r["run"] != run]
-    ref = reference(before, key)
+    ref = reference(before, key, world)
     now_rows = [r for r in rows if run and r["kind"] == "measured" and r["run"] == run and series_key(r) == key]
     usable = [r for r in now_rows if r["usable"]]
     if usable:
-        newest = usable[-1]["state"]["digest"]
-        usable = [r for r in usable if r["state"]["digest"] == newest]
+        usable = _in_state_of(usable, usable[-1], world)
     out: dict[str, Any] = {
         "status": "new", "reference_tok_s": ref["tok_s"] if ref else None,
         "now_tok_s": stats.median(_by_boot(usable)) if usable else None, "change": None,
@@ -133,7 +142,7 @@ def status(rows: list[dict], key: tuple, run: Optional[str], margin: float, *, s
             out["reasons"].append("no usable baseline measurement of now: " + (
                 now_rows[-1]["why"] or "" if now_rows else "none was made"))
         return out
-    _judge(out, before, key, ref, usable, margin)
+    _judge(out, before, key, ref, usable, margin, world)
     _explain(out, material, usable, now_state, margin)
     return out
 
@@ -159,15 +168,17 @@ def of_run(ledger: Ledger, records: Records, workload: str, rows: list[dict], ma
     return status(before + now, series_key(now[-1]), ledger.run, margin, states=states, compare_states=compare_states)
 
 
-def _judge(out: dict, before: list[dict], key: tuple, ref: dict, usable: list[dict], margin: float) -> None:
+def _judge(out: dict, before: list[dict], key: tuple, ref: dict, usable: list[dict], margin: float,
+           world: States) -> None:
     """Set status, change, change_split and p: the log change against the scatter of the series' runs."""
-    groups: dict[tuple, list[dict]] = {}
-    for row in before:
-        if row["kind"] == "measured" and row["usable"] and series_key(row) == key:
-            groups.setdefault((row["run"], row["state"]["digest"]), []).append(row)
+    left = [r for r in before if r["kind"] == "measured" and r["usable"] and series_key(r) == key]
+    groups: list[list[dict]] = []
+    while left:  # one group for each run and state
+        groups.append(_in_state_of([r for r in left if r["run"] == left[0]["run"]], left[0], world))
+        left = [r for r in left if not any(r is g for g in groups[-1])]
     now = [math.log(v) for v in _by_boot(usable)]
     old = [math.log(v) for v in _by_boot(ref["boots"])]
-    scatter = Scatter([*([math.log(v) for v in _by_boot(rows)] for rows in groups.values()), now])
+    scatter = Scatter([*([math.log(v) for v in _by_boot(rows)] for rows in groups), now])
     variance = median_variance(len(old)) + median_variance(len(now))
     change = stats.median(now) - math.log(ref["tok_s"])
     p = scatter.tail(change, variance)

@@ -81,7 +81,7 @@ def accept(results: Results, store: ExperimentResults, run: str, reason: str) ->
         rows = results.baselines(host)
         if any(r["kind"] == "accepted" and r["run"] == run for r in rows):
             continue
-        for row in baselines.accept(rows, run, now_text(), reason):
+        for row in baselines.accept(rows, run, now_text(), reason, results.states(), differences):
             results.append_baseline(host, row)
             out.append(row)
     return out

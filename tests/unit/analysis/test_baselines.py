@@ -162,3 +162,31 @@ def test_another_load_of_the_same_name_is_another_series() -> None:
     rows = list(host.baselines)
     other = {**rows[0], "load": "another"}
     assert baselines.reference(rows, baselines.series_key(other)) is None
+
+
+def test_a_difference_that_cannot_matter_does_not_part_the_boots_of_a_run() -> None:
+    """A sysctl that somebody sets in the middle of a run: the boots before it still count, then and now."""
+    def compare(was: dict, now: dict) -> list[dict]:
+        impact = "possible" if was["build"] == now["build"] else "performance"
+        return [{"group": "g", "item": "i", "was": "1", "now": "2", "impact": impact, "remedy": "none"}]
+
+    state = {"build": "A", "sysctl": 0}
+
+    def noted(record: dict, _boot: dict) -> dict:
+        state["sysctl"] += 1  # another one at each boot
+        digest = f"{state['build']}{state['sysctl']}"
+        host.states[digest] = dict(state)
+        return {**record, "state": {"digest": digest, "groups": {}, "unverified": []}}
+
+    host = Lab(World(boot_sd=0.003, request_sd=0.001), make_experiment(0, blocks=BLOCKS), mutate=noted, compare=compare)
+    first, _ = host.run()
+    (accepted,) = baselines.accept(host.baselines, first, host.now(), "", host.states, compare)
+    assert len(accepted["boots"]) == 3
+    host.spread_history(1)
+    host.world.tok_s *= 0.93
+    state["build"] = "B"
+    run, _ = host.run()
+    for rows in ([], [accepted]):
+        host.baselines += rows
+        found = now(host, run)
+        assert (found["status"], found["boots"]) == ("drifted", {"reference": 3, "now": 3})
