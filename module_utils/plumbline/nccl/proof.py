@@ -111,6 +111,7 @@ def _rank_entry(
         {k: row[k] for k in ("function", "bytes", "algo", "proto", "channels", "count")}
         for row in sorted(process["tuning"], key=lambda r: (r["function"] or "", r["bytes"]))
     ]
+    entry["patterns"] = [dict(pattern) for pattern in process["patterns"]]
     entry["notes"] = list(process["notes"])
     if process["p2p_chunk_bytes"] is not None and process["p2p_chunk_bytes"] <= 0:
         entry["notes"].append(f"P2P chunk size {process['p2p_chunk_bytes']}: the buffer size asked for makes no sense")

@@ -46,6 +46,7 @@ _RULES: Mapping[str, List[Tuple[str, str, str]]] = {
     ],
     "nccl": [
         (r"file\..*", "performance", "run rebuild.yml: the role nccl_profile writes the environment file again"),
+        (r"content\..*", "performance", "give both the same graph or topology file"),
         (
             r"conf\..*|pythonpath\..*|environment\..*",
             "performance",

@@ -17,6 +17,8 @@ from .redact import redact_text
 from .units import server_units, unit_environment
 from .values import Group, absent, unknown
 
+# Name files that decide about rings, channels and distances.
+PLANS = ("NCCL_GRAPH_FILE", "NCCL_TOPO_FILE")
 # SGLang puts these into its environment itself when they are not in it, so no conf file can set them.
 ENGINE_SETS = {"NCCL_CUMEM_ENABLE": "0", "NCCL_NVLS_ENABLE": "0"}
 
@@ -114,8 +116,21 @@ def observe(context: Context, environment: Mapping[str, str]) -> Group:
         sources.append((f"{profile} by nccl_conf", variables))
     sources.append(("NCCL_CONF_FILE" if conf_file else "~/.nccl.conf", _variables(user)))
     sources.append(("/etc/nccl.conf", _variables(group.identity["conf./etc/nccl.conf"])))
-    group.condition["in_force"] = in_force(sources)
+    force = group.condition["in_force"] = in_force(sources)
+    for name in PLANS:
+        if name in force:
+            group.identity[f"content.{name}"] = _content(context, force[name]["value"])
     return group
+
+
+def _content(context: Context, path: str) -> Any:
+    """Digest of a file that NCCL takes its plan from: another text under the same name is another setting."""
+    try:
+        return hashlib.sha256(context.path(path).read_bytes()).hexdigest()[:16]
+    except (FileNotFoundError, NotADirectoryError):
+        return absent()
+    except OSError as e:
+        return unknown(f"{path}: {e.strerror}")
 
 
 def _variables(item: Any) -> Dict[str, str]:

@@ -95,7 +95,7 @@ def test_xid_lines():
     (two,) = xid.parse(body("47_dmesg_xid8"))
     assert (two["pid"], two["name"], two["suspect"]) == (4242, "python3", "driver or application")
     assert xid.parse("NVRM: loading NVIDIA UNIX Open Kernel Module") == []
-    # Drivers before 2013 and today's journal.
+    # Old drivers print no "PCI:"; a journal has no kernel time.
     (old,) = xid.parse("[   12.3] NVRM: Xid (0000:01:00): 8, Channel 0000003e")
     assert (old["gpu"], old["xid"], old["at"]) == ("0000:01:00", 8, 12.3)
     (new,) = xid.parse(

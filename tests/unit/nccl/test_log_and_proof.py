@@ -67,6 +67,11 @@ def test_each_delivery_in_time_is_proven_on_both_ranks(capture):
     assert document["nccl_version"] == "2.28.9"
     assert document["ranks"][0]["channels"] == {"coll": 16, "collnet": 16, "nvls": 0, "p2p": 16, "p2p_per_peer": 16}
     assert document["ranks"][0]["transports"] == {"0->1": {"P2P/CUMEM": 16}}
+    plans = document["ranks"][0]["patterns"]
+    assert [(p["pattern"], p["channels"], p["bw_intra"], p["type_intra"]) for p in plans] == [
+        (4, 12, 30.0, "NVL"),
+        (1, 12, 60.0, "NVL"),
+    ]
     assert [r["init_complete"] for r in document["ranks"]] == [True, True]
 
 

@@ -290,6 +290,17 @@ def test_what_would_be_in_force_and_from_where(host: Host) -> None:
     assert "pythonpath./opt/site/sitecustomize.py" in group.identity
 
 
+def test_a_graph_file_with_another_text_is_another_setting(host: Host) -> None:
+    host.put("/opt/graph.xml", "<graphs version='1'/>").put("/etc/nccl.conf", "NCCL_TOPO_FILE=/opt/none.xml\n")
+    asked = {"profile": "p", "delivery": "env_file", "variables": {"NCCL_GRAPH_FILE": "/opt/graph.xml"}}
+    before = nccl.observe(host.context(nccl=asked), {})
+    assert before.identity["content.NCCL_TOPO_FILE"] == {"absent": True}
+    host.put("/opt/graph.xml", "<graphs version='2'/>")
+    after = nccl.observe(host.context(nccl=asked), {})
+    assert before.document()["digest"] != after.document()["digest"]
+    assert before.identity["content.NCCL_GRAPH_FILE"] != after.identity["content.NCCL_GRAPH_FILE"]
+
+
 UNIT = """[Unit]
 Description=SGLang
 [Service]
