@@ -69,11 +69,13 @@ def cases(work: Path, guard: Mapping[str, str]) -> list[Case]:
     renamed = {("NCCL_MAX_CHANNELS" if k == "NCCL_MAX_NCHANNELS" else k): v for k, v in PROFILE.items()}
     cased = {**PROFILE, "NCCL_P2P_LEVEL": "sys"}
     beyond = {**PROFILE, "NCCL_NTHREADS": "300"}
+    many = {**PROFILE, "NCCL_PROTO": "LL,LL64"}
     wins = {"NCCL_CONF_FILE": str(conf), "NCCL_PROTO": "Simple"}
     return [
         Case("control", PROFILE, both(PROFILE), (), in_force=(True,)),
         Case("misspelt-name", renamed, both(renamed), ("NCCL_MAX_CHANNELS",), refused=True),
         Case("wrong-case", cased, both(cased), ("NCCL_P2P_LEVEL",), refused=True),
+        Case("value-too-many", many, both(many), ("NCCL_PROTO", "LL64"), refused=True),
         Case("value-out-of-range", beyond, both(beyond), ("NCCL_NTHREADS",), refused=True),
         Case(
             "conf-file-loses",
