@@ -6,6 +6,7 @@ import json
 import os
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -115,7 +116,7 @@ class HostsLab:
                      "PATH": self.environment["PATH"], "LC_ALL": "C.UTF-8", "ANSIBLE_CONFIG": str(ROOT / "ansible.cfg"),
                      "ANSIBLE_HOST_KEY_CHECKING": "false", "ANSIBLE_CALLBACK_PLUGINS": str(ROOT / "callback_plugins")},
         )  # fmt: skip
-        return int(done.rc)
+        return -signal.SIGKILL if done.rc is None else int(done.rc)
 
     def text(self) -> str:
         return "\n".join(e.get("stdout", "") for e in self.events)
