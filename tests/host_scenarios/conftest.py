@@ -17,7 +17,7 @@ def molecule(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[HostsLa
     try:
         yield lab, *lab.molecule("test", "--destroy=never")
     finally:
-        lab.molecule("destroy")
+        lab.destroy()
 
 
 @pytest.fixture(scope="session")

@@ -63,6 +63,11 @@ class HostsLab:
             )  # fmt: skip
         return done.returncode, log.read_text()
 
+    def destroy(self) -> None:
+        """Stop the hosts and forget them, also those that Molecule does not know it has made."""
+        self.molecule("destroy")
+        subprocess.run([ROOT / "molecule" / "hostctl", "down", *self.platforms], env=self.environment, check=False)
+
     @property
     def platforms(self) -> list[str]:
         document = yaml.safe_load((ROOT / "molecule" / self.scenario / "molecule.yml").read_text())

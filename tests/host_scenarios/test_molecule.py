@@ -49,7 +49,7 @@ def test_the_driver_on_another_release(tmp_path: Path) -> None:
     try:
         status, text = lab.molecule("test", "--destroy=never")
     finally:
-        lab.molecule("destroy")
+        lab.destroy()
     assert status == 0, text[-8000:]
     checked, first, second = lab.runs("driver.yml")
     assert checked["check"]

@@ -22,8 +22,9 @@ def cannot(what: str, why: Any, remedy: str) -> List[Finding]:
 
 def lines(findings: List[Finding], levels: List[str]) -> List[str]:
     """The findings of these levels as text, one line each."""
-    return [
-        f"{f['check']}: {f['what']}; found: {f['found']}; expected: {f['expected']}; remedy: {f['remedy']}"
-        for f in findings
-        if f["level"] in levels
-    ]
+    out = []
+    for f in findings:
+        if f["level"] in levels:
+            expected = "" if f["expected"] is None else f"; expected: {f['expected']}"
+            out.append(f"{f['check']}: {f['what']}; found: {f['found']}{expected}; remedy: {f['remedy']}")
+    return out
