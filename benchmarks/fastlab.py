@@ -236,17 +236,25 @@ def look(refs: _Boots, own: _Boots, d: Draw, rule: Rule, left_out: Array,
 
 
 def _verdict(seen: Seen, theta: Array, m: Array, enough: Array, d: Draw, rule: Rule) -> Array:
-    early = np.where(m <= decide.EARLY_BOOTS, decide.EARLY_FACTOR, 1.0)
+    early = _by_boots(m, decide.EARLY["none"], 1.0)
     if d.s_ref is not None and d.s_own is not None:
-        early = np.where(d.s_own <= decide.EARLY_RATIO * d.s_ref, 1.0, early)
+        early = np.where(d.s_own <= decide.EARLY_RATIO * d.s_ref, _by_boots(m, decide.EARLY["quiet"], 1.0),
+                         _by_boots(m, decide.EARLY["noisy"], 1.0))
     stands = enough & ((seen.e >= early / rule.alpha) if rule.sequential else (seen.p <= rule.alpha))
     high, low = math.log1p(rule.margin), math.log1p(-rule.margin)
     verdict = np.full(len(theta), 9)
-    same = np.where(m <= decide.EARLY_BOOTS, decide.EARLY_SAME_LEVEL, decide.SAME_LEVEL)
+    same = _by_boots(m, decide.EARLY_SAME_LEVEL, decide.SAME_LEVEL)
     verdict[enough & (np.maximum(seen.up, seen.down) <= same)] = 0
     verdict[stands & (theta > high)] = 1
     verdict[stands & (theta < low)] = -1
     return verdict
+
+
+def _by_boots(m: Array, values: dict[int, float], default: float) -> Array:
+    out = np.full(len(m), default)
+    for boots, value in values.items():
+        out[m == boots] = value
+    return out
 
 
 @dataclass

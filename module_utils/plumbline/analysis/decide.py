@@ -20,11 +20,14 @@ from . import stats
 from .comparable import Boot
 from .weigh import FLOOR_SD, Evidence, Scale
 
-# Each of the two one-sided tests of `same`; the second for an early look (EARLY_BOOTS or fewer).
-SAME_LEVEL, EARLY_SAME_LEVEL = 0.02, 0.01
-# Evidence wanted from three boots or fewer, in units of 1/alpha, unless history knows both arms and both are about as
-# noisy: scales are then guesses.
-EARLY_BOOTS, EARLY_FACTOR, EARLY_RATIO = 3, 5.0, 1.6
+# The level of each of the two one-sided tests of `same`, and at early looks, by candidate boots.
+SAME_LEVEL, EARLY_SAME_LEVEL = 0.02, {2: 0.005, 3: 0.005, 4: 0.01}
+# Evidence wanted at early looks, in units of 1/alpha, by candidate boots. Without history of both arms, or if by their
+# history the candidate is EARLY_RATIO times as noisy as the reference, few boots make scales guesses; and with history
+# the first look is the one that it is for: what it could not decide is more often a history that is wrong.
+EARLY_RATIO = 1.6
+EARLY = {"none": {2: 5.0, 3: 5.0}, "noisy": {2: 5.0, 3: 5.0, 4: 3.0, 5: 2.0, 6: 2.0},
+         "quiet": {3: 4.0, 4: 2.0, 5: 2.0, 6: 2.0}}
 # The noise assumed for screening where nothing is known, the least tolerance, and its width in sds of a difference.
 SCREEN_SD, SCREEN_SDS, HISTORY_SDS, LEAST_TOLERANCE = 0.02, 3.0, 4.5, 0.04
 # A reference left out as an outlier leaves this many squared tolerances behind in the reference's scale: leaving boots
@@ -185,9 +188,10 @@ def _estimate(out: Look, screened: Screened, tau: float, ref_scale: Optional[Sca
 
 def _early(boots: int, ref_scale: Optional[Scale], own_scale: Optional[Scale]) -> float:
     """The factor by which an early look needs more evidence."""
-    if boots > EARLY_BOOTS or (ref_scale and own_scale and own_scale.sd <= EARLY_RATIO * ref_scale.sd):
-        return 1.0
-    return EARLY_FACTOR
+    kind = "none"
+    if ref_scale and own_scale:
+        kind = "quiet" if own_scale.sd <= EARLY_RATIO * ref_scale.sd else "noisy"
+    return EARLY[kind].get(boots, 1.0)
 
 
 @dataclass
@@ -289,7 +293,7 @@ def verdict(one: Look, stands: bool, margin: float) -> str:
 
 
 def _same_level(boots: int) -> float:
-    return EARLY_SAME_LEVEL if boots <= EARLY_BOOTS else SAME_LEVEL
+    return EARLY_SAME_LEVEL.get(boots, SAME_LEVEL)
 
 
 def more_boots(one: Look, margin: float, alpha: float, family: float = 1, most: int = 100) -> Optional[int]:

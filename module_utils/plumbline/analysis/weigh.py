@@ -2,7 +2,7 @@
 
 The arms' boot-to-boot sds are not known, and neither is their ratio k: candidates may be much noisier than the
 reference. Given k the model is an ordinary linear one with one scale, for which the t mixture is an e-value
-(docs/method.md). The unknown k is averaged over, with the same prior under both hypotheses: 0.6 of it on k = 1, the
+(docs/method.md). The unknown k is averaged over, with the same prior under both hypotheses: 0.8 of it on k = 1, the
 rest spread evenly over powers of sqrt(2) up to 64. A candidate whose few boots agree by chance is thus not taken for
 quiet. What history says of the scatter is averaged over in the same way: today's sd may be what it was, half or double.
 """
@@ -16,13 +16,13 @@ from typing import Callable, Optional
 from . import stats
 
 # Effect priors of the mixture, as (weight, variance in units of a candidate boot's variance).
-MIXTURE = ((0.9, 20.0), (0.1, 1000.0))
+MIXTURE = ((0.97, 25.0), (0.03, 1000.0))
 # Prior of the ratio of the candidate's sd to the reference's: (ratio, weight).
-SPIKE = 0.6
+SPIKE = 0.8
 RATIOS = ((1.0, SPIKE), *((2.0 ** (i / 2), (1.0 - SPIKE) / 12) for i in range(1, 13)))
 # History counts for so many degrees of freedom per arm at most, and today's sd is r times what it says: (r, prior).
 HISTORY_DF = 8.0
-CHANGES = ((1.0, 0.6), (2.0, 0.3), (0.5, 0.1))
+CHANGES = ((1.0, 0.8), (2.0, 0.12), (0.5, 0.08))
 FLOOR_SD = 1e-5
 # The p-value of one look is this many times the posterior tail: with candidates ten times as noisy the prior of their
 # ratio makes the tail up to 1.7 times too small (simulated).

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from plumbline.analysis import decide, schema, stats
 from plumbline.analysis.comparable import Boot
-from plumbline.analysis.weigh import RATIOS, Evidence, Scale
+from plumbline.analysis.weigh import CHANGES, MIXTURE, RATIOS, Evidence, Scale
 from scipy import special
 
 from benchmarks import fastlab
@@ -98,22 +98,32 @@ def test_a_wide_block_that_nobody_measured_again_counts_as_noise() -> None:
     assert any("counted as noise" in note for note in one.notes)
 
 
-def test_e_value_is_the_integral_it_says() -> None:
-    """Against numerical integration over the scale and the effect, for one ratio and the whole prior."""
-    found = Evidence(theta=0.05, boots=3, weight=0.25, ref_ss=3e-4, ref_df=2, own_ss=2e-4, own_df=2)
+@pytest.mark.parametrize("scales", [(None, None), (Scale(0.01, 6.0), None), (Scale(0.006, 6.0), Scale(0.012, 20.0))])
+def test_e_value_is_the_integral_it_says(scales: tuple) -> None:
+    """Against numerical integration over the scale and the effect, summed over the priors of k, g and r."""
+    found = Evidence(theta=0.05, boots=3, weight=0.25, ref_ss=3e-4, ref_df=2, own_ss=2e-4, own_df=2,
+                     ref_scale=scales[0], own_scale=scales[1])
+    log_s = np.linspace(math.log(1e-3), math.log(1.0), 4001)
 
-    def likelihood(effect_var: float, k: float) -> float:
-        log_s = np.linspace(math.log(1e-3), math.log(1.0), 4001)
+    def history(scale: Scale | None, sd: np.ndarray) -> np.ndarray:
+        """Log likelihood of an earlier sum of squares, when the sd was ``sd``."""
+        df = 0.0 if scale is None else min(scale.df, 8.0)
+        return -df * np.log(sd) - (0.0 if scale is None else df * scale.sd ** 2 / (2 * sd ** 2))
+
+    def likelihood(effect_var: float, k: float, r: float) -> float:
         s2 = np.exp(2 * log_s)
         v = s2 * (k * k / 3 + 0.25 + effect_var * k * k)
         logs = (-2 * np.log(np.exp(log_s)) - 2 * np.log(k * np.exp(log_s)) - 3e-4 / (2 * s2) - 2e-4 / (2 * k * k * s2)
-                - 0.5 * np.log(v) - 0.05 ** 2 / (2 * v))
-        return float(np.trapezoid(np.exp(logs), log_s))
+                - 0.5 * np.log(v) - 0.05 ** 2 / (2 * v)
+                + history(scales[0], np.exp(log_s) / r) + history(scales[1], k * np.exp(log_s) / r))
+        return float(np.trapezoid(np.exp(logs - 30.0), log_s))
 
-    one = sum(p * w * likelihood(g, k) for k, p in RATIOS for w, g in ((0.9, 20.0), (0.1, 1000.0)))
-    zero = sum(p * likelihood(0.0, k) for k, p in RATIOS)
+    changes = CHANGES if scales[0] else ((1.0, 1.0),)
+    one = sum(q * p * w * likelihood(g, k, r) for r, q in changes for k, p in RATIOS for w, g in MIXTURE)
+    zero = sum(q * p * likelihood(0.0, k, r) for r, q in changes for k, p in RATIOS)
     assert found.e_value() == pytest.approx(one / zero, rel=1e-3)
-    assert sum(p for _, p in RATIOS) == pytest.approx(1)
+    for prior in (RATIOS, CHANGES):
+        assert sum(p for _, p in prior) == pytest.approx(1)
 
 
 @pytest.mark.parametrize("sequential", [True, False])
