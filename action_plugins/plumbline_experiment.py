@@ -17,7 +17,7 @@ class ActionModule(PlumblineAction):
     }
 
     def act(self, arguments: dict, task_vars: dict) -> dict:
-        folder = Path(arguments["folder"])
+        folder = Path(arguments["folder"]).resolve()
         path = Path(arguments["experiment"])
         if path.suffix not in (".yml", ".yaml"):
             path = folder / f"{arguments['experiment']}.yml"

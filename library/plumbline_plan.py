@@ -101,7 +101,7 @@ text:
   returned: success
   type: list
   elements: str
-  sample: ["gpu-01: as the experiment says; at most 9 boots"]
+  sample: ["as the experiment says; at most 9 boots"]
 builds:
   description: Names of the locks of all builds that the arms need.
   returned: success

@@ -34,9 +34,12 @@ def needed_builds(experiment: dict, host: dict, manifests: dict[str, dict], fold
     lock in ``folders``."""
     own, where = host["build"], f"experiment {experiment['name']}, key reference.build or axes.build"
     names = dict.fromkeys([experiment["reference"].get("build") or own, *experiment["axes"].get("build", [])])
-    return {name: known_build(manifests[name]) if name in manifests
-            else locked_build(name, folders, f"sglang_build_lock of {host['name']}" if name == own else where)
-            for name in names}
+    return {
+        name: known_build(manifests[name])
+        if name in manifests
+        else locked_build(name, folders, f"sglang_build_lock of {host['name']}" if name == own else where)
+        for name in names
+    }
 
 
 def locked_build(name: str, folders: Iterable[Path], where: str = "sglang_build_lock") -> dict:
@@ -69,8 +72,10 @@ def arms(
     {version, options} by name (`known_build`, `locked_build`); ``model_paths``: folder on the host by name;
     ``model_configs``: config.json by name, as far as it can be read. Raises one PlumblineError that lists every fault.
     """
-    workloads = [_entry("workload", w, books["workloads"], f"experiment {experiment['name']}, key workloads")
-                 for w in experiment["workloads"]]
+    workloads = [
+        _entry("workload", w, books["workloads"], f"experiment {experiment['name']}, key workloads")
+        for w in experiment["workloads"]
+    ]
     check_workloads(workloads)
     out: list[dict] = []
     faults = arguments.check_reserved(host["server_args"], f"sglang_server_args of {host['name']}")
@@ -84,7 +89,7 @@ def arms(
         build = builds[arm["build"]]
         args = {
             **arm["args"],
-            "model-path": _path("sglang_server_target", target, model_paths),
+            "model-path": _path(f"sglang_server_target of {host['name']}", target, model_paths),
             "served-model-name": target,
             "host": host["address"],
             "port": host["port"],
@@ -98,7 +103,7 @@ def arms(
             args["speculative-draft-model-path"] = _path(f"sglang_server_drafts.{arm['draft']}", draft, model_paths)
         faults += _secrets(arm, where)
         if build["options"] is not None:
-            faults += arguments.validate(args, build["options"], where, f"SGLang {build['version']}")
+            faults += _argument_faults(arm, args, build, books["variants"], host, experiment["name"], where)
         faults += speculation.check(
             args,
             where=where,
@@ -111,11 +116,48 @@ def arms(
         out.append({**arm, "args": args, "argv": arguments.render(args), "draft_model": draft})
     faults += _missing_models([target, *(a["draft_model"] for a in out if a["draft_model"])], books["models"], host)
     faults += arguments.check_alike([a["args"] for a in out], [a["name"] for a in out])
-    texts = list(dict.fromkeys(map(str, faults)))
-    if len(texts) == 1:
+    faults = _once(faults)
+    if len(faults) == 1:
         raise faults[0]
-    if texts:
-        raise PlumblineError("\n".join(texts))
+    if faults:
+        raise PlumblineError("\n".join(map(str, faults)))
+    return out
+
+
+def _argument_faults(
+    arm: dict, args: dict, build: dict, variants: dict, host: dict, name: str, where: str
+) -> list[PlumblineError]:
+    """What is wrong with an arm's server arguments, told where a person gave them; else where they come together."""
+    axes = [a[len("args.") :] for a in arm["differs_in"] if a.startswith("args.")]
+    layers = {
+        f"sglang_server_args of {host['name']}": host["server_args"],
+        f"plumbline_variants.{arm['catalogue_variant']}.args": (variants[arm["catalogue_variant"]] or {}).get("args")
+        or {},
+        f"experiment {name}, key axes": {option: args[option] for option in axes},
+    }
+    version = f"SGLang {build['version']}"
+    given = [
+        fault
+        for place, layer in layers.items()
+        for fault in arguments.validate(layer, build["options"], place, version)
+    ]
+    told = {fault.what for fault in given}
+    return given + [
+        fault for fault in arguments.validate(args, build["options"], where, version) if fault.what not in told
+    ]
+
+
+def _once(faults: list[PlumblineError]) -> list[PlumblineError]:
+    """Each fault once, with the first place where it was found and the number of others."""
+    places: dict[tuple[str, str, str, str], dict[str, PlumblineError]] = {}
+    for fault in faults:
+        key = (fault.what, str(fault.found), str(fault.allowed), fault.remedy)
+        places.setdefault(key, {}).setdefault(fault.where, fault)
+    out = []
+    for found in places.values():
+        where, fault = next(iter(found.items()))
+        more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
+        out.append(PlumblineError(fault.what, where + more, fault.found, fault.allowed, fault.remedy))
     return out
 
 
@@ -135,13 +177,30 @@ def _secrets(arm: dict, where: str) -> list[PlumblineError]:
     """Secrets that would stand in the plan, which every reader of the results sees."""
     what, allowed = "a secret in what the plan records", "no secret"
     return [
-        *(PlumblineError(what, f"{where}: argument {name}", REDACTED, allowed,
-                         f"leave {name} out; for the production server put it into the variant that "
-                         "sglang_server_unit_variant names")
-          for name, value in arm["args"].items() if isinstance(value, str) and value and secret_name(name)),
-        *(PlumblineError(what, f"{where}: variable {name}", REDACTED, allowed,
-                         f"set {name} in the host's sglang_server_environment, which no record holds")
-          for name, value in arm["environment"].items() if value and secret_name(name))]
+        *(
+            PlumblineError(
+                what,
+                f"{where}: argument {name}",
+                REDACTED,
+                allowed,
+                f"leave {name} out; for the production server put it into the variant that "
+                "sglang_server_unit_variant names",
+            )
+            for name, value in arm["args"].items()
+            if isinstance(value, str) and value and secret_name(name)
+        ),
+        *(
+            PlumblineError(
+                what,
+                f"{where}: variable {name}",
+                REDACTED,
+                allowed,
+                f"set {name} in the host's sglang_server_environment, which no record holds",
+            )
+            for name, value in arm["environment"].items()
+            if value and secret_name(name)
+        ),
+    ]
 
 
 def _variants(experiment: dict) -> list[str]:
@@ -223,7 +282,7 @@ def plan_text(entry: dict, arms_: list[dict]) -> list[str]:
     """Lines that show a person what would run: the order of the boots, and the arguments of each."""
     boots = [p for block in entry["blocks"] for p in block if not p.get("shared")]
     lines = [
-        f"{entry['host']}: {entry['reason']}; at most {len(boots)} boots",
+        f"{entry['reason']}; at most {len(boots)} boots",
         "order: " + ", ".join(p["arm"] for p in boots[:40]) + (" ..." if len(boots) > 40 else ""),
     ]
     for arm in arms_:

@@ -47,8 +47,8 @@ def validate(name: str, document: Any, where: str) -> None:
 
 
 def _explain(error: jsonschema.ValidationError, where: str) -> PlumblineError:
-    key = ".".join(str(p) for p in error.absolute_path) or "the document itself"
-    place = f"{where}, key {key}"
+    key = ".".join(str(p) for p in error.absolute_path)
+    place = f"{where}, key {key}" if key else where
     schema: Any = error.schema
     expected: Any = error.validator_value
     if error.validator == "additionalProperties" and isinstance(error.instance, dict):

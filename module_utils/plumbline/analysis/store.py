@@ -151,14 +151,14 @@ class ExperimentResults:
         if wish in ("", "resume"):
             if runs and not self.is_complete(runs[-1]):
                 return runs[-1], True
-            raise PlumblineError(f"no incomplete run of experiment {self.name!r} to resume", "run=resume",
+            raise PlumblineError(f"no incomplete run of experiment {self.name!r} to resume", "-e run=resume",
                                  f"runs: {', '.join(runs) or 'none'}", "an incomplete run", "start without run=resume")
         if not is_ulid(wish):
-            raise PlumblineError("not a run", "run", wish, "new, resume, or a run's id (26 characters)",
-                                 f"runs of this experiment: {', '.join(runs) or 'none'}")
+            raise PlumblineError(f"{wish!r} is no run", "-e run", wish,
+                                 ", ".join(["new", "resume", *runs]), "give one of these, or leave run out")
         if wish not in runs:
-            raise PlumblineError(f"experiment {self.name!r} has no such run", "run", wish,
-                                 ", ".join(runs) or "none yet", "use one of these ids, or run=new")
+            raise PlumblineError(f"experiment {self.name!r} has no such run", "-e run", wish,
+                                 ", ".join(["new", *runs]), "give one of these, or leave run out")
         return wish, True
 
     # the experiment as it was when a run began

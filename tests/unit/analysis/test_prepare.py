@@ -59,7 +59,8 @@ def test_a_build_of_a_state_is_known_by_its_lock() -> None:
     ({"variant": "eagle3-2steps"},
      ["unknown variant 'eagle3-2steps'", "experiment x, key axes.variant", "did you mean 'eagle3-2step'"]),
     ({"host": {"server_args": {**HOST["server_args"], "max-runing-requests": 3}}},
-     ["unknown server argument 'max-runing-requests'", "host h1", "did you mean 'max-running-requests'"]),
+     ["unknown server argument 'max-runing-requests'", "sglang_server_args of h1",
+      "did you mean 'max-running-requests'"]),
     ({"axes": {"build": ["sglang-0.5.23-cpuu"]}},
      ["unknown build lock 'sglang-0.5.23-cpuu'", "experiment x, key reference.build or axes.build", "did you mean"]),
     ({"host": {"build": "sim-c"}},
@@ -173,3 +174,28 @@ def test_every_fault_is_named_at_once() -> None:
     text = refused(host={"server_args": {"tp-sice": 2, "context-lenght": 3}})
     assert "did you mean 'tp-size'" in text
     assert "did you mean 'context-length'" in text
+
+
+def test_a_wrong_argument_is_told_once_and_where_it_was_given() -> None:
+    text = refused(host={"server_args": {**HOST["server_args"], "tp-sice": 2}})
+    assert text.count("tp-sice") == 3  # what, where and found
+    assert "where: sglang_server_args of h1: tp-sice" in text
+    text = refused(books=variant(**{"speculative-num-step": 3}), variant="mine")
+    assert "where: plumbline_variants.mine.args: speculative-num-step;" in text
+    text = refused(axes={"args.speculative-atention-mode": ["decode"]})
+    assert "where: experiment x, key axes: speculative-atention-mode" in text
+    assert "did you mean 'speculative-attention-mode'" in text
+
+
+def test_two_names_of_one_option_come_together_in_an_arm() -> None:
+    host = {"server_args": {**HOST["server_args"], "tp-size": 1}}
+    assert "two names of one option; where: experiment x, arm mine" in refused(
+        books=variant(**{"tensor-parallel-size": 2}), variant="mine", host=host)
+
+
+def test_what_is_wrong_in_every_arm_is_told_once() -> None:
+    books = catalogues()
+    books["workloads"]["one-stream"]["output_tokens"] = 5000
+    text = refused(books=books)
+    assert text.count("the target's context is shorter") == 1
+    assert "arm baseline, host h1, workload one-stream (and 1 more)" in text
