@@ -44,8 +44,8 @@ stop: venv  ## stop whatever Plumbline runs on this machine
 test: dev  ## tests that need no root: unit, simulator, browser, one real engine boot
 	$(BIN)/python -m pytest -m "not hosts and not story" -n 3 --dist loadfile $(ARGS)
 
-test-story: dev  ## the stories on simulated hosts, from 94 tok/s to the bisect (half an hour)
-	$(BIN)/python -m pytest -m story tests/scenario $(ARGS)
+test-story: dev  ## the stories on simulated hosts, from 94 tok/s to the bisect
+	$(BIN)/python -m pytest -m story tests/scenario -n 4 --dist loadfile $(ARGS)
 
 test-hosts: dev  ## Molecule scenarios and tests on disposable hosts (root, Debian-like)
 	$(BIN)/python -m pytest -m hosts $(ARGS)
