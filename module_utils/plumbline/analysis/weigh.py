@@ -25,8 +25,8 @@ HISTORY_DF = 8.0
 CHANGES = ((1.0, 0.8), (2.0, 0.12), (0.5, 0.08))
 FLOOR_SD = 1e-5
 # The p-value of one look is this many times the posterior tail: with candidates ten times as noisy the prior of their
-# ratio makes the tail up to 1.7 times too small (simulated).
-ONE_LOOK_FACTOR = 2.0
+# ratio makes the tail up to 2.4 times too small (simulated).
+ONE_LOOK_FACTOR = 2.5
 # Log weight under which a ratio adds nothing to a tail.
 NEGLIGIBLE = -14.0
 
