@@ -230,31 +230,32 @@ def look(refs: _Boots, own: _Boots, d: Draw, rule: Rule, left_out: Array,
         later = evidence(theta, then, 1.0 / (then + 1), seen.ref_sd ** 2 * np.maximum(then - 1, 1),
                          np.maximum(then - 1, 1), seen.own_sd ** 2 * (then - 1), then - 1, d, rule)
         inside = (theta > math.log1p(-rule.margin)) & (theta < math.log1p(rule.margin))
-        decided = np.where(inside, np.maximum(later.up, later.down) <= decide.SAME_LEVEL, later.e >= 1 / rule.alpha)
+        decided = np.where(inside, np.maximum(later.up, later.down) <= decide.SAME_LEVEL,
+                           later.e >= _wanted(then, d) / rule.alpha)
         hopeless = known & (m >= decide.PATIENT_BOOTS) & (verdict == 9) & ~decided
     return verdict, theta, hopeless
 
 
 def _verdict(seen: Seen, theta: Array, m: Array, enough: Array, d: Draw, rule: Rule) -> Array:
-    early = _by_boots(m, decide.EARLY["none"], 1.0)
-    if d.s_ref is not None and d.s_own is not None:
-        early = np.where(d.s_own <= decide.EARLY_RATIO * d.s_ref, _by_boots(m, decide.EARLY["quiet"], 1.0),
-                         _by_boots(m, decide.EARLY["noisy"], 1.0))
-    stands = enough & ((seen.e >= early / rule.alpha) if rule.sequential else (seen.p <= rule.alpha))
+    stands = enough & ((seen.e >= _wanted(m, d) / rule.alpha) if rule.sequential else (seen.p <= rule.alpha))
     high, low = math.log1p(rule.margin), math.log1p(-rule.margin)
     verdict = np.full(len(theta), 9)
-    same = _by_boots(m, decide.EARLY_SAME_LEVEL, decide.SAME_LEVEL)
+    same = np.full(len(m), decide.SAME_LEVEL)
+    for boots, level in decide.EARLY_SAME_LEVEL.items():
+        same[m == boots] = level
     verdict[enough & (np.maximum(seen.up, seen.down) <= same)] = 0
     verdict[stands & (theta > high)] = 1
     verdict[stands & (theta < low)] = -1
     return verdict
 
 
-def _by_boots(m: Array, values: dict[int, float], default: float) -> Array:
-    out = np.full(len(m), default)
-    for boots, value in values.items():
-        out[m == boots] = value
-    return out
+def _wanted(boots: Array, d: Draw) -> Array:
+    """`decide._wanted` for each lab."""
+    place = np.clip(boots, 2, 5) - 2
+    none, noisy, quiet = (np.array(decide.WANTED[kind])[place] for kind in ("none", "noisy", "quiet"))
+    if d.s_ref is None or d.s_own is None:
+        return none
+    return np.where(d.s_own <= decide.EARLY_RATIO * d.s_ref, quiet, noisy)
 
 
 @dataclass

@@ -22,12 +22,11 @@ from .weigh import FLOOR_SD, Evidence, Scale
 
 # The level of each of the two one-sided tests of `same`, and at early looks, by candidate boots.
 SAME_LEVEL, EARLY_SAME_LEVEL = 0.02, {2: 0.005, 3: 0.005, 4: 0.01}
-# Evidence wanted at early looks, in units of 1/alpha, by candidate boots. Without history of both arms, or if by their
-# history the candidate is EARLY_RATIO times as noisy as the reference, few boots make scales guesses; and with history
-# the first look is the one that it is for: what it could not decide is more often a history that is wrong.
+# Evidence wanted, in units of 1/alpha, at 2, 3, 4 candidate boots and at more. Without history of both arms, or if by
+# their history the candidate is EARLY_RATIO times as noisy as the reference, few boots make scales guesses. History is
+# for the first look: what that could not decide is more often a history that is wrong.
 EARLY_RATIO = 1.6
-EARLY = {"none": {2: 5.0, 3: 5.0}, "noisy": {2: 5.0, 3: 5.0, 4: 3.0, 5: 2.0, 6: 2.0},
-         "quiet": {3: 4.0, 4: 2.0, 5: 2.0, 6: 2.0}}
+WANTED = {"none": (5.0, 5.0, 1.0, 1.0), "noisy": (5.0, 5.0, 3.0, 4.0), "quiet": (1.0, 8.0, 2.0, 5.0)}
 # The noise assumed for screening where nothing is known, the least tolerance, and its width in sds of a difference.
 SCREEN_SD, SCREEN_SDS, HISTORY_SDS, LEAST_TOLERANCE = 0.02, 3.0, 4.5, 0.04
 # A reference left out as an outlier leaves this many squared tolerances behind in the reference's scale: leaving boots
@@ -179,19 +178,19 @@ def _estimate(out: Look, screened: Screened, tau: float, ref_scale: Optional[Sca
     out.evidence = evidence
     out.uses_history = ref_scale is not None and own_scale is not None
     out.enough = n >= (2 if out.uses_history else 3)
-    out.discount = 1.0 / _early(n, ref_scale, own_scale)
+    out.discount = 1.0 / _wanted(n, ref_scale, own_scale)
     if out.sequential:
         out.e = evidence.e_value() * out.discount
     else:
         out.p = evidence.p_value()
 
 
-def _early(boots: int, ref_scale: Optional[Scale], own_scale: Optional[Scale]) -> float:
-    """The factor by which an early look needs more evidence."""
+def _wanted(boots: int, ref_scale: Optional[Scale], own_scale: Optional[Scale]) -> float:
+    """The evidence that a look at so many candidate boots wants, in units of 1/alpha."""
     kind = "none"
     if ref_scale and own_scale:
         kind = "quiet" if own_scale.sd <= EARLY_RATIO * ref_scale.sd else "noisy"
-    return EARLY[kind].get(boots, 1.0)
+    return WANTED[kind][min(max(boots, 2), 5) - 2]
 
 
 @dataclass
@@ -313,7 +312,7 @@ def more_boots(one: Look, margin: float, alpha: float, family: float = 1, most: 
         if then is None or one.theta is None:
             return False
         if not low < one.theta < high:
-            wanted = _early(total, then.ref_scale, then.own_scale) / level
+            wanted = _wanted(total, then.ref_scale, then.own_scale) / level
             return then.e_value() >= wanted if one.sequential else then.p_value() <= level
         return max(then.tails(low, high)) <= _same_level(total)
 
