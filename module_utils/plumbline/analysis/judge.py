@@ -28,7 +28,7 @@ def judge(results: Results, store: ExperimentResults, run: str = "", margin: Opt
     """The verdict document of ``run`` (the newest if empty), with another margin or confidence if one is given."""
     runs = store.runs()
     if not runs:
-        raise unknown_name("experiment, of those that were measured,", store.name, results.experiments(),
+        raise unknown_name("measured experiment", store.name, results.experiments(),
                            str(results.root))
     if run and run not in runs:
         raise PlumblineError(f"experiment {store.name!r} has no such run", "-e run", run, ", ".join(runs),

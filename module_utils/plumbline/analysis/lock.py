@@ -31,7 +31,7 @@ Items = dict[str, Any]
 def find(name: str, folders: Iterable[Path]) -> Path:
     """The file of the state ``name``: a path that ends in .yml, or ``<folder>/<name>.yml`` in the first folder that
     has it."""
-    searched = [Path(f) for f in folders]
+    searched = list(dict.fromkeys(map(Path, folders)))
     if name.endswith((".yml", ".yaml")) and Path(name).is_file():
         return Path(name)
     for folder in searched:
