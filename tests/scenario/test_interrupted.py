@@ -1,15 +1,18 @@
 """A controller that is killed in the middle: nothing is measured twice, and nothing finished is lost."""
 from __future__ import annotations
 
+import json
 from collections import Counter
 from pathlib import Path
 
 import pytest
+import yaml
 from plumbline.analysis.store import Results
+from plumbline.digest import file_digest
 from plumbline.ids import ulid
 from plumbline.server import spool
 
-from playbooks import Lab, kill_controller
+from playbooks import ROOT, Lab, experiment, kill_controller
 
 
 @pytest.fixture(scope="module")
@@ -65,6 +68,36 @@ def test_killed_and_started_again_each_measurement_is_made_once(lab: Lab):
     assert set(planned.values()) == {1}
     assert processes_of(lab.folder) == []
     assert {c["candidate_arm"]["name"] for c in store.verdict()["comparisons"]} == {"eagle3-2step", "eagle3-3step"}
+
+
+def test_a_boot_that_breaks_off_keeps_what_it_measured(tmp_path: Path):
+    """The prompts of the second workload vanish from the host while the boot measures, and come back for the next."""
+    lab = Lab(tmp_path)
+    own = tmp_path / "own.jsonl"
+    own.write_text("\n".join(json.dumps(f"Prompt {i} of the lab") for i in range(20)))
+    sha256 = file_digest(own)
+    book = yaml.safe_load((ROOT / "group_vars" / "all" / "workloads.yml").read_text())["plumbline_workloads"]
+    four = {**book["four-streams"], "prompts": {"file": str(own), "sha256": sha256, "skip": 0, "take": 20}}
+    there = tmp_path / "hosts" / "sim-1" / "prompts" / f"{sha256[:12]}.jsonl"
+    aside = tmp_path / "aside"
+    done: list[str] = []
+
+    def take_and_give_back(event: dict) -> None:
+        action = event.get("event_data", {}).get("task_action")
+        moves = {"plumbline_ready": (there, aside), "plumbline_record": (aside, there)}
+        if event["event"] == "runner_on_ok" and action in moves and action not in done:
+            done.append(action)
+            moves[action][0].rename(moves[action][1])
+
+    result = lab.run("matrix", take_and_give_back, experiment=experiment("two-workloads"),
+                     plumbline_workloads_lab={"four-streams": four})
+    assert result.rc == 0, lab.text()[-4000:]
+    records = Results(lab.results).experiment("two-workloads").measurements()
+    assert [(r["workload"], r["status"]) for r in records] == [
+        ("one-stream", "ok"), ("four-streams", "failed"), ("four-streams", "ok")]
+    assert "no such prompt file" in records[1]["failure"]["detail"]
+    assert records[0]["boot"] == records[1]["boot"] != records[2]["boot"]
+    assert records[0]["server"]["version"]
 
 
 def test_a_complete_run_is_followed_by_a_new_one(lab: Lab):
