@@ -120,6 +120,16 @@ def test_cycles_without_speculation_are_decode_passes_of_one_stream() -> None:
     assert "counts once" in by_name(checks.all_checks(several))["cycles"]["reason"]
 
 
+@pytest.mark.parametrize(
+    ("passes", "result"), [(248, "agree"), (256, "agree"), (264, "differ"), (236, "differ")]
+)
+def test_a_pass_launched_ahead_of_a_requests_end_is_no_contradiction(passes: int, result: str) -> None:
+    samples = [request(tokens=32, per_cycle=1) for _ in range(8)]
+    counted = {"sglang:cuda_graph_passes_total:decode_cuda_graph": float(passes)}
+    made = evidence(samples, before={}, after=counted, speculative=False)
+    assert by_name(checks.all_checks(made))["cycles"]["result"] == result
+
+
 def test_unchecked_with_the_reason() -> None:
     found = by_name(checks.all_checks(evidence(log=lines(count=8), before=None, after=None, state={})))
     assert {n for n, c in found.items() if c["result"] == "unchecked"} == set(found) - {"request_s"}
