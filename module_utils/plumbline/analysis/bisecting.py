@@ -15,7 +15,7 @@ from ..digest import digest
 from ..errors import PlumblineError, unknown_name
 from ..files import append_line, read_lines, write_atomic, write_json
 from ..ids import ulid
-from . import bisect, experiment, judge, ledger, mixes, schema
+from . import bisect, experiment, judge, ledger, mixes, schema, variables
 from .store import Results
 
 # Keys of every entry, left out where an entry becomes part of a document.
@@ -50,7 +50,8 @@ class Search:
         self.results, self.host, self.workload, self.variant = results, host, workload, variant
         self.catalogues, self.blocks = catalogues, _blocks(blocks)
         self.build, self.build_folders = build, build_folders
-        self.margin, self.confidence = judge.fraction("margin", margin), judge.fraction("confidence", confidence)
+        self.margin = variables.fraction("margin", margin)
+        self.confidence = variables.fraction("confidence", confidence)
         self.units, self.cannot = mixes.units(self.good, self.bad)
         names = f"{self.good.name}-{self.bad.name}"
         self.name = "bisect-" + re.sub(r"[^a-z0-9._-]+", "-", names.lower())

@@ -5,12 +5,13 @@ Everything that decides is in those modules; here is only what they are given.
 from __future__ import annotations
 
 from datetime import datetime, timezone
-from typing import Any, Optional
+from typing import Optional
 
 from ..errors import PlumblineError, unknown_name
 from ..state.compare import compare
 from . import baselines, ledger, plan, verdict
 from .store import ExperimentResults, Results
+from .variables import fraction
 
 
 def now_text() -> str:
@@ -40,18 +41,6 @@ def judge(results: Results, store: ExperimentResults, run: str = "", margin: Opt
             experiment[name] = fraction(name, value)
     return verdict.build(experiment, run, store.plan(), store.measurements(), results.all_baselines(),
                          results.states(), differences)
-
-
-def fraction(name: str, value: Any) -> float:
-    """``value`` as a number between 0 and 1, or PlumblineError naming ``-e name``."""
-    try:
-        number = float(value)
-    except ValueError:
-        number = -1.0
-    if not 0 < number < 1:
-        raise PlumblineError(f"{name} is not a fraction", f"-e {name}", value, "a number between 0 and 1, such as "
-                             + ("0.02" if name == "margin" else "0.99"))
-    return number
 
 
 def next_boot(results: Results, store: ExperimentResults, experiment: dict, host: str, run: str) -> dict:

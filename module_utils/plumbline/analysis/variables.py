@@ -4,8 +4,9 @@ Ansible takes any name without a word: `-e experimnt=x` would run another experi
 """
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -32,11 +33,27 @@ def of_roles(folder: Path = project.ROOT / "roles") -> set[str]:
     return found
 
 
-def check(given: Iterable[str], where: str = "the command line, -e") -> None:
-    """Refuse names that are like a variable of Plumbline's and none; a lab's own names are its own affair.
+def fraction(name: str, value: Any) -> float:
+    """``value`` as a number between 0 and 1, or PlumblineError naming ``-e name``."""
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        number = -1.0
+    if not 0 < number < 1:
+        raise PlumblineError(f"{name} is not a fraction", f"-e {name}", value, "a number between 0 and 1, such as "
+                             + ("0.02" if name == "margin" else "0.99"))
+    return number
 
-    Raises one PlumblineError that lists them all.
+
+def check(given: Mapping[str, Any], where: str = "the command line, -e") -> None:
+    """Refuse names that are like a variable of Plumbline's and none, and fractions that are none; a lab's own names are
+    its own affair.
+
+    Raises one PlumblineError that lists all the names.
     """
+    for name in ("margin", "confidence"):
+        if name in given:
+            fraction(name, given[name])
     unknown = sorted(name for name in set(given) - set(SHORT) if not name.startswith("ansible_"))
     if not unknown:
         return

@@ -17,20 +17,26 @@ PLAYBOOKS = sorted((ROOT / "playbooks").glob("**/*.yml"))
     ("plumbline_workload_lab", "plumbline_workloads_lab")])
 def test_a_misspelt_name_is_refused(name: str, meant: str) -> None:
     with pytest.raises(PlumblineError) as error:
-        variables.check([name, "experiment"])
+        variables.check({name: "x", "experiment": "demo"})
     assert f"did you mean {meant!r}" in str(error.value)
     assert error.value.found == name
 
 
 def test_all_are_named_at_once() -> None:
     with pytest.raises(PlumblineError, match=r"(?s)'experimnt'.*'targt'"):
-        variables.check(["targt", "experimnt"])
+        variables.check({"targt": "x", "experimnt": "y"})
 
 
 @pytest.mark.parametrize("name", ["ansible_user", "rack", "our_proxy", "gpu_work", "sglang_server_args",
                                   "plumbline_variants_lab", "nccl_profile_name"])
 def test_other_names_pass(name: str) -> None:
-    variables.check([name])
+    variables.check({name: "x"})
+
+
+@pytest.mark.parametrize("value", ["2%", "1.5", "", None])
+def test_a_margin_is_looked_at_before_anything_runs(value: object) -> None:
+    with pytest.raises(PlumblineError, match="-e margin"):
+        variables.check({"margin": value})
 
 
 def test_every_name_of_the_readme_is_known() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from plumbline.analysis import judge
+from plumbline.analysis import judge, variables
 from plumbline.analysis.store import Results
 from plumbline.errors import PlumblineError
 from plumbline.files import append_line
@@ -32,4 +32,4 @@ def test_a_run_that_was_not_measured(results: Results) -> None:
 @pytest.mark.parametrize("value", ["2%", "many", 0, 1, 5])
 def test_a_margin_that_is_none(value: object) -> None:
     with pytest.raises(PlumblineError, match=r"margin is not a fraction; where: -e margin; found: .*such as 0.02"):
-        judge.fraction("margin", value)
+        variables.fraction("margin", value)
