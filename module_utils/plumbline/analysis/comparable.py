@@ -59,11 +59,13 @@ def series(ledger: Ledger, records: Records, workload: str) -> tuple[list[Boot],
     """(boots with a usable measurement of ``workload``, in the plan's order; excluded [{measurement, arm, why}])."""
     metric = metric_of(ledger.workloads[workload])
     boots, excluded = [], []
+    repeats = sorted({repeat for _, repeat in ledger.pairs})
     for position in ledger.positions():
         progress = records.progress(position.number)
         good = []
-        for (name, _), record in sorted(progress.done.items(), key=lambda item: item[0]):
-            if name != workload:
+        for repeat in repeats:
+            record = progress.done.get((workload, repeat))
+            if record is None:
                 continue
             why = unusable(record, metric)
             if why:

@@ -67,8 +67,8 @@ def outcome(ledger: Ledger, records: Records, experiment: dict, earlier: Iterabl
                                       for r in boot.records)
     pairs = [(w, arm) for w in ledger.workloads for arm in ledger.candidates]
     family = len(pairs) if experiment["family"] == "run" else 1
-    looks = [decide.look(boots[w], arm, scales[w], sequential=not fixed, given_tolerance=experiment["tolerance"],
-                         reference=ledger.reference) for w, arm in pairs]
+    shared = {w: decide.references(boots[w], scales[w], experiment["tolerance"], ledger.reference) for w in boots}
+    looks = [decide.look(boots[w], arm, scales[w], sequential=not fixed, shared=shared[w]) for w, arm in pairs]
     if experiment["family"] == "run":
         stands = decide.settle(looks, alpha, not fixed, family)
     else:

@@ -134,17 +134,37 @@ def screen(boots: Sequence[Boot], tau: float) -> Screened:
     return out
 
 
-def look(boots: Sequence[Boot], arm: str, scales: dict[str, Scale], *, sequential: bool,
-         given_tolerance: Optional[float] = None, reference: str = "") -> Look:
-    """What the boots of one host and workload say about candidate ``arm``.
+@dataclass
+class References:
+    """What all candidates of a host and workload share: the references, screened and fitted."""
 
-    ``scales``: history by arm name, where it is usable. ``sequential``: False only where the number of blocks is fixed.
-    """
-    reference = reference or next((b.arm for b in boots if b.role == "baseline"), "")
-    tau = tolerance(scales.get(reference), given_tolerance)
+    scale: Optional[Scale]
+    tau: float
+    screened: Screened
+    boots: list[Boot]
+    fit: Optional[Fit]  # None without references
+
+
+def references(boots: Sequence[Boot], scales: dict[str, Scale], given_tolerance: Optional[float] = None,
+               reference: str = "") -> References:
+    """Screen and fit the references among ``boots``; ``scales``: history by arm name, where it is usable."""
+    scale = scales.get(reference or next((b.arm for b in boots if b.role == "baseline"), ""))
+    tau = tolerance(scale, given_tolerance)
     screened = screen(boots, tau)
     by_position = {b.position: b for b in boots}
     refs = [by_position[p] for p in screened.segment if p in by_position]
+    return References(scale, tau, screened, refs, fit_references(refs, screened.segment) if refs else None)
+
+
+def look(boots: Sequence[Boot], arm: str, scales: dict[str, Scale], *, sequential: bool,
+         shared: Optional[References] = None) -> Look:
+    """What the boots of one host and workload say about candidate ``arm``.
+
+    ``scales``: history by arm name, where it is usable. ``sequential``: False only where the number of blocks is fixed.
+    ``shared``: what `references` says of the same boots.
+    """
+    shared = shared or references(boots, scales)
+    screened, refs = shared.screened, shared.boots
     own = [b for b in boots if b.arm == arm and b.role == "candidate"]
     used = [b for b in own if b.position in screened.candidate_segment]
     out = Look(arm, used, refs, sequential)
@@ -156,14 +176,13 @@ def look(boots: Sequence[Boot], arm: str, scales: dict[str, Scale], *, sequentia
     out.dropped.extend((b, "outlier: the reference measured again disagreed with it") for b in screened.outliers)
     for block, gap in screened.kept_wide:
         out.notes.append(f"the references around block {block} differ by {abs(math.expm1(gap)):.1%}; counted as noise")
-    if used and refs:
-        _estimate(out, screened, tau, scales.get(reference), scales.get(arm))
+    if used and shared.fit:
+        _estimate(out, shared, shared.fit, scales.get(arm))
     return out
 
 
-def _estimate(out: Look, screened: Screened, tau: float, ref_scale: Optional[Scale],
-              own_scale: Optional[Scale]) -> None:
-    fit = fit_references(out.reference_boots, screened.segment)
+def _estimate(out: Look, shared: References, fit: Fit, own_scale: Optional[Scale]) -> None:
+    screened, tau, ref_scale = shared.screened, shared.tau, shared.scale
     used = out.candidate_boots = _drop_outliers(out, fit, out.candidate_boots, screened, own_scale)
     n = len(used)
     places = [(screened.candidate_segment[b.position], b.at_h) for b in used]
