@@ -218,8 +218,8 @@ def look(refs: _Boots, own: _Boots, d: Draw, rule: Rule, left_out: Array,
         weight += np.where(counts[:, s] > 0, share ** 2 / np.maximum(counts[:, s], 1), 0.0)
     lever = (usedc * (tc - mean_t[rows, segc])).sum(1) / safe
     weight += np.where(spread > 0, lever ** 2 / np.where(spread > 0, spread, 1), 0.0)
-    known = (m > 0) & ((df > 0) | (d.s_ref is not None)) & ((m > 1) | (d.s_own is not None))
     both = d.s_ref is not None and d.s_own is not None
+    known = (m > 0) & (both | (df > 0)) & (both | (m > 1))
     enough = known & (m >= (2 if both else 3))
     seen = evidence(theta, safe, weight, rss, df, rss_own, np.maximum(m - 1, 0), d, rule)
     verdict = _verdict(seen, theta, m, enough, d, rule)
@@ -274,11 +274,11 @@ def evidence(theta: Array, n: Array, w: Array, rss: Array, df: Array, rss_own: A
              rule: Rule) -> Seen:
     """`weigh.Evidence` for each lab."""
     # One column for each change since history and each ratio of the scales.
-    changes = weigh.CHANGES if d.s_ref is not None or d.s_own is not None else ((1.0, 1.0),)
+    both = d.s_ref is not None and d.s_own is not None
+    changes = weigh.CHANGES if both else ((1.0, 1.0),)
     columns = [(r, math.log(p * q), k) for r, p in changes for k, q in weigh.RATIOS]
     change, prior, k = (np.array(column)[None, :] for column in zip(*columns))
-    nu = min(d.history_df, weigh.HISTORY_DF)
-    nu_ref, nu_own = (0.0 if s is None else nu for s in (d.s_ref, d.s_own))
+    nu_ref = nu_own = min(d.history_df, weigh.HISTORY_DF) if both else 0.0
     s_ref, s_own = (np.zeros(len(theta)) if s is None else s for s in (d.s_ref, d.s_own))
     floor = weigh.FLOOR_SD ** 2
     big_n = np.maximum((df + own_df)[:, None] + nu_ref + nu_own, 1e-9)

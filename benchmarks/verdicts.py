@@ -363,11 +363,11 @@ def main() -> None:
     global SEED
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="few labs: a look, not a result")
-    parser.add_argument("--labs", type=int, help="labs a cell (default 3000, quick 200)")
+    parser.add_argument("--labs", type=int, help="labs a cell (default 4000, quick 200)")
     parser.add_argument("--seed", type=int, default=20261129, help="another seed makes up other labs")
     parser.add_argument("--only", choices=["designs", "hard", "cost", "fixed", "families", "drift", "speed"])
     options = parser.parse_args()
-    n = options.labs or (200 if options.quick else 3000)
+    n = options.labs or (200 if options.quick else 4000)
     SEED = options.seed
     ratios = (0.9, 0.97, 1.0, 1.06) if options.quick else RATIOS
     parts: dict[str, Callable[[], None]] = {

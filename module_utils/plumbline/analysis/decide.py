@@ -21,7 +21,7 @@ from .comparable import Boot
 from .weigh import FLOOR_SD, Evidence, Scale
 
 # The level of each of the two one-sided tests of `same`, and at early looks, by candidate boots.
-SAME_LEVEL, EARLY_SAME_LEVEL = 0.02, {2: 0.005, 3: 0.005, 4: 0.01}
+SAME_LEVEL, EARLY_SAME_LEVEL = 0.02, {2: 0.005, 3: 0.005, 4: 0.0075, 5: 0.015}
 # Evidence wanted, in units of 1/alpha, at 2, 3, 4 candidate boots and at more. Without history of both arms, or if by
 # their history the candidate is EARLY_RATIO times as noisy as the reference, few boots make scales guesses. History is
 # for the first look: what that could not decide is more often a history that is wrong.
@@ -183,6 +183,9 @@ def look(boots: Sequence[Boot], arm: str, scales: dict[str, Scale], *, sequentia
 
 def _estimate(out: Look, shared: References, fit: Fit, own_scale: Optional[Scale]) -> None:
     screened, tau, ref_scale = shared.screened, shared.tau, shared.scale
+    if ref_scale is None or own_scale is None:
+        # History of one arm says nothing of their ratio: with the reference's alone a noisy candidate looks quiet.
+        ref_scale = own_scale = None
     used = out.candidate_boots = _drop_outliers(out, fit, out.candidate_boots, screened, own_scale)
     n = len(used)
     places = [(screened.candidate_segment[b.position], b.at_h) for b in used]
