@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import xml.etree.ElementTree as ElementTree
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -77,6 +78,17 @@ class HostsLab:
         """What Molecule's runs of a playbook counted, in order."""
         lines = self.counts.read_text().splitlines() if self.counts.exists() else []
         return [run for run in map(json.loads, lines) if run["playbook"] == playbook]
+
+    def verified(self, results: Path) -> dict[str, tuple[int, int]]:
+        """``{host: (tests that passed, that failed)}`` of the last verify.yml."""
+        found: dict[str, tuple[int, int]] = {}
+        for case in ElementTree.parse(results / "verify" / "junit.xml").iter("testcase"):
+            host = next((p for p in self.platforms if f"[{p}" in case.get("name", "")), None)
+            if host is not None and case.find("skipped") is None:
+                passed, failed = found.get(host, (0, 0))
+                bad = case.find("failure") is not None or case.find("error") is not None
+                found[host] = (passed + (not bad), failed + bad)
+        return found
 
     # The hosts.
 

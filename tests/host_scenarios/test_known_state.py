@@ -188,6 +188,12 @@ def test_killed_anywhere_a_rebuild_that_is_started_again_mends_all_of_it(known: 
 
 def test_the_host_is_verified(known: HostsLab) -> None:
     assert known.play("verify", HOST) == 0, known.text()
+    tested = known.verified(known.results)
+    assert list(tested) == [HOST] and tested[HOST][0] >= 30 and tested[HOST][1] == 0, tested
+    known.sh(HOST, "echo 60 > /proc/sys/vm/swappiness")
+    assert known.play("verify", HOST) != 0
+    assert "vm.swappiness is 60, expected 10; remedy: ansible-playbook playbooks/site.yml" in known.text()
+    known.sh(HOST, "echo 10 > /proc/sys/vm/swappiness")
 
 
 def test_nothing_to_do_changes_nothing_and_a_full_run_finds_the_same(known: HostsLab) -> None:
