@@ -383,7 +383,9 @@ def main() -> None:
             "real boots. The worst of many cells is itself a little high by chance.")
     lines = ["| aim | found | met |", "|---|---|---|",
              *(f"| {wanted} | {found} | {'yes' if met else '**no**'} |" for wanted, found, met in AIMS)]
-    summary = "### Aims\n\n" + "\n".join(lines)
+    missed = [f"- {wanted}: found {found}" for wanted, found, met in AIMS if not met]
+    summary = "### Aims\n\n" + "\n".join(lines) + "\n\n" + (
+        f"Missed, {len(missed)} of {len(AIMS)}:\n\n" + "\n".join(missed) if missed else "None is missed.")
     print(f"{head}\n\n{summary}")
     if not (options.quick or options.only or options.labs):
         results.write({**results.sections(), TITLE: "\n\n".join([head, summary, *(t.strip() for t in SAID)])})
