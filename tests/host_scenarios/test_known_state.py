@@ -16,7 +16,7 @@ from hosts_lab import PLANTED, ROOT, HostsLab
 from plumbline.analysis import schema
 from plumbline.analysis.build import pack
 
-pytestmark = [pytest.mark.hosts, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.hosts, pytest.mark.timeout(1800)]
 HOST = "bare-12"
 BUILDS = "/opt/plumbline/builds"
 SITE = "venv/lib/python3.11/site-packages"
@@ -182,7 +182,7 @@ def test_killed_anywhere_a_rebuild_that_is_started_again_mends_all_of_it(known: 
     lock = json.loads(known.sh(HOST, f"cat {BUILDS}/current/plumbline-build.json"))
     assert current.splitlines()[0] == f"{BUILDS}/{lock['digest']}"
     running = known.sh(HOST, "systemctl show -P ActiveState -P NeedDaemonReload -P LimitNOFILE sglang.service")
-    assert running.split() == ["active", "no", "1048576"]
+    assert sorted(running.split()) == ["1048576", "active", "no"]
     assert "NCCL_PROTO=Simple" in known.sh(HOST, "cat /opt/plumbline/aside/*/etc/nccl.conf"), "what was moved is kept"
 
 

@@ -10,7 +10,7 @@ from hosts_lab import PLANTED, HostsLab, missing
 # Tasks that a converge must have run on each host, none of them skipped: a role that were left out would show.
 LEAST = {"bare-12": 45, "ct-12": 35}
 
-pytestmark = [pytest.mark.hosts, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.hosts, pytest.mark.timeout(1800)]
 Ran = tuple[HostsLab, int, str]
 
 
