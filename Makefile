@@ -23,6 +23,8 @@ venv: $(VENV)/ready  ## the controller's environment (.venv)
 $(VENV)/ready: requirements.lock pyproject.toml
 	@test -n "$(PYTHON)" || { echo "Plumbline needs Python 3.11 or newer on this machine (python3, python3.11 .. python3.13: none found); \
 	install one, or name it: make PYTHON=/path/to/python3" >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Plumbline needs Python 3.11 or newer; \
+	found: $(PYTHON), $$($(PYTHON) --version 2>&1); name another: make PYTHON=/path/to/python3" >&2; exit 1; }
 	@echo "making $(VENV) with $$($(PYTHON) --version)"
 	@$(PYTHON) -m venv --clear $(VENV)
 	@$(BIN)/python -m pip install --quiet --require-hashes -r requirements.lock

@@ -14,9 +14,10 @@ from pathlib import Path
 from typing import Any, Iterable, Mapping, Optional, Sequence
 
 from ..errors import PlumblineError, unknown_name
-from ..state.compare import compare
+from ..state.compare import compare, ranked, result
 from . import lock as locks
-from . import schema
+from . import project, schema
+from .rebuild import lock_checks
 from .store import Results
 
 SCHEMA = "plumbline.compare/1"
@@ -32,12 +33,26 @@ _OF_A_BOOT = {
 
 @dataclass(frozen=True)
 class Side:
-    """One side of a comparison: its reference, and a state document or a lock."""
+    """One side of a comparison: its reference, and a state document, or a lock with the digest of its build lock."""
 
     ref: str
     kind: str
     state: Optional[dict] = None
     lock: Optional[dict] = None
+    lock_build: Optional[str] = None
+
+    @property
+    def build(self) -> Optional[str]:
+        """Digest of the lock that the build is made from; None if there is no build or it does not say."""
+        if self.lock is not None:
+            return self.lock_build
+        found = ((self.state or {})["groups"].get("build") or {}).get("condition", {}).get("lock_digest")
+        return found if isinstance(found, str) else None
+
+    @property
+    def by_hand(self) -> bool:
+        """A lock written by hand: it names what to build, not what came of it."""
+        return self.lock is not None and not self.lock.get("captured")
 
     def describe(self) -> dict[str, Any]:
         """``{digest, host, observed_at}`` for the record."""
@@ -110,7 +125,11 @@ def resolve(
         found = [d for digest, d in results.states().items() if digest.startswith(name)]
         if len(found) == 1:
             return [Side(ref, kind, state=found[0])]
-    return [Side(ref, kind, lock=locks.read(locks.find(name, states_folders)))]
+    lock = locks.read(locks.find(name, states_folders))
+    if lock.get("captured"):  # it names what the build held
+        return [Side(ref, kind, lock=lock)]
+    build = lock_checks.read(name, states_folders, project.SOURCES)["build_digest"]
+    return [Side(ref, kind, lock=lock, lock_build=build)]
 
 
 def _of_measurement(name: str, where: str, results: Results) -> dict:
@@ -147,6 +166,9 @@ def compare_sides(was: Side, now: Side, at: Optional[datetime] = None) -> dict[s
     else:
         assert was.state is not None and now.state is not None
         found = compare(was.state, now.state, skip)
+    if (was.by_hand or now.by_hand) and was.build and now.build:
+        rows = [*locks.other_build(was.build, now.build), *found["differences"]]
+        found = {**found, "differences": ranked(rows), "result": result(rows, found["unverified"])}
     when = (at or datetime.now(timezone.utc)).isoformat(timespec="seconds").replace("+00:00", "Z")
     document = {
         "schema": SCHEMA,

@@ -19,7 +19,8 @@ from ..build.lock import public_version
 from ..digest import digest
 from ..errors import PlumblineError, unknown_name
 from ..state.compare import compare
-from ..state.values import Group, is_absent, is_unknown
+from ..state.impact import classify
+from ..state.values import Group, absent, is_absent, is_unknown
 from . import schema
 from .build import locks as build_locks
 from .patches import patch_of
@@ -292,6 +293,16 @@ def compare_with(lock: dict, now: dict, except_for: Iterable[str] = ()) -> dict[
             for n, g in groups.items()
         }
     return compare(was, {**now, "groups": groups}, except_for)
+
+
+def other_build(was: Optional[str], now: Optional[str]) -> list[dict[str, Any]]:
+    """The difference (as a row of `state.compare`) of two builds by the digests of the locks they are made from."""
+    if was == now:
+        return []
+    impact, remedy = classify("build", "lock_digest", was, now)
+    shown = [absent() if d is None else d for d in (was, now)]
+    return [{"group": "build", "item": "lock_digest", "was": shown[0], "now": shown[1], "impact": impact,
+             "remedy": remedy}]
 
 
 def _named(group: str, was: Items, now: Items, lock: dict) -> Items:

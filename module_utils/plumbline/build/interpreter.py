@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
@@ -90,7 +91,8 @@ def candidates(pythons: Sequence[str], home: Optional[Path] = None, search_path:
             (home / ".local/share/uv/python", f"cpython-{python}*/bin/{name}"),
             (Path("/opt"), f"python*/bin/{name}"),
         ):
-            found += sorted(root.glob(pattern), reverse=True)
+            with contextlib.suppress(OSError):  # a folder of somebody else's, PYENV_ROOT left over from another user
+                found += sorted(root.glob(pattern), reverse=True)
         for path in found:
             try:
                 real = str(path.resolve(strict=True))

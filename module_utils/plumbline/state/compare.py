@@ -66,13 +66,18 @@ def compare(was: Mapping[str, Any], now: Mapping[str, Any], except_for: Iterable
         conditions += _conditions(group, a["condition"], b["condition"])
     differences = _without_followers(differences)
     order = list(_groups(was, now))
-    differences.sort(key=lambda d: (CLASSES.index(d["impact"]), order.index(d["group"]), d["item"]))
+    differences.sort(key=lambda d: (order.index(d["group"]), d["item"]))
     return {
         "result": result(differences, unverified),
-        "differences": differences,
+        "differences": ranked(differences),
         "conditions": conditions,
         "unverified": unverified,
     }
+
+
+def ranked(differences: List[Dict[str, Any]]) -> List[Dict[str, Any]]:
+    """The gravest first, otherwise as they stand."""
+    return sorted(differences, key=lambda d: CLASSES.index(d["impact"]))
 
 
 def result(differences: List[Dict[str, Any]], unverified: List[str]) -> str:

@@ -230,6 +230,24 @@ def test_measurements_and_recorded_states(root: Path, tmp_path: Path) -> None:
     assert Path(comparison.save(found, results)).name == "measurement:M1--host:box.json"
 
 
+def test_locks_written_by_hand_differ_where_their_builds_do(tmp_path: Path) -> None:
+    def side(name: str) -> comparison.Side:
+        found = comparison.resolve(f"state:{name}", where="was", results=Results(tmp_path), hosts={}, members={},
+                                   states_folders=[PROJECT / "states"])
+        return found[0]
+
+    good, bad = side("sim-a"), side("sim-b")
+    found = comparison.compare_sides(good, bad)
+    assert found["result"] == "one setting differs"
+    assert [(d["group"], d["item"]) for d in found["differences"]] == [("build", "lock_digest")]
+    assert comparison.compare_sides(good, good)["result"] == "same"
+    made = {"digest": "d", "host": "h", "observed_at": "2026-01-01T00:00:00Z", "unverified": [],
+            "groups": {"build": {"identity": {}, "condition": {"lock_digest": bad.build}, "digest": "x"}}}
+    host = comparison.Side("host:h", "host", state=made)
+    assert comparison.compare_sides(bad, host)["result"] != "one setting differs"
+    assert "lock_digest" in [d["item"] for d in comparison.compare_sides(good, host)["differences"]]
+
+
 def test_a_group_stands_for_each_of_its_hosts() -> None:
     members = comparison.hosts_of(["host:serving", "host:a"], {"all": ["a", "b"], "serving": ["a", "b"]})
     assert members == {"host:serving": ["a", "b"], "host:a": ["a"]}

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Mapping, Optional
 
-from ...state.impact import classify
-from ...state.values import absent
+from ..lock import other_build
 from .declared import declared, facts
 from .host import Host, kind_of
 from .steps import FULL, STEPS, Difference, make_step, needs_reboot, of_lock
@@ -97,17 +96,7 @@ def _anew(state: Mapping[str, Any], items: list[Difference], host: Host) -> Opti
 def _other_build(lock: Mapping[str, Any], state: Mapping[str, Any], host: Host) -> list[Difference]:
     """That the current build was made from another lock, for a lock written by hand: it names versions, and two locks
     can name the same ones. A captured lock knows what the build held."""
-    made_from = (state["groups"].get("build") or {}).get("condition", {}).get("lock_digest")
-    if lock.get("captured") or not host.build_digest or made_from == host.build_digest:
+    if lock.get("captured") or not host.build_digest:
         return []
-    impact, remedy = classify("build", "lock_digest", host.build_digest, made_from)
-    return [
-        {
-            "group": "build",
-            "item": "lock_digest",
-            "was": host.build_digest,
-            "now": made_from if isinstance(made_from, str) else absent(),
-            "impact": impact,
-            "remedy": remedy,
-        }
-    ]
+    made_from = (state["groups"].get("build") or {}).get("condition", {}).get("lock_digest")
+    return other_build(host.build_digest, made_from if isinstance(made_from, str) else None)
