@@ -11,6 +11,7 @@ from typing import Any, Iterable, Optional
 
 from ..errors import PlumblineError
 from ..ids import ulid
+from ..server.boots import INTERRUPTED
 from . import baselines, compare_arms, decide, history, times
 from .comparable import CompareStates, States, current_state, series
 from .ledger import Ledger, Position, Records, apply, draw_blocks, fold, measurement_id
@@ -260,7 +261,9 @@ class _Planner:
     # failures
 
     def _tries(self, position: Position) -> int:
-        return len(self.records.progress(position.number).failures)
+        """Failures of the arm's own: a boot that was broken off from outside is made again."""
+        failures = self.records.progress(position.number).failures
+        return sum((f.get("failure") or {}).get("class") not in INTERRUPTED for f in failures)
 
     def _failed_too_often(self, position: Position) -> bool:
         return self._tries(position) > self.ledger.planned["retries"]

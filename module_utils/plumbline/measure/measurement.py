@@ -307,8 +307,15 @@ def _dead(task: Task, detail: str) -> Optional[_FailedError]:
         return None
     if status["state"] == "absent":
         return None
-    text = task.log.read_text(errors="replace")[-4_000_000:] if task.log.exists() else ""
+    for _ in range(20):  # the supervisor writes why a moment later
+        if status["exit"]:
+            break
+        time.sleep(0.05)
+        status = boots.status(task.root, task.boot)
     ended = status["exit"] or {}
+    if ended.get("reason") in boots.INTERRUPTED:
+        return _FailedError(ended["reason"], f"{ended['detail']} ({detail})")
+    text = task.log.read_text(errors="replace")[-4_000_000:] if task.log.exists() else ""
     code = ended.get("code") if ended.get("signal") is None else -int(ended["signal"])
     failure = failures.classify_exit(text, code)
     return _FailedError("server_died", f"{failure.cls}: {failure.detail} ({detail}); {' | '.join(failure.lines[:2])}")

@@ -10,6 +10,8 @@ from .supervisor import alive, descendants, machine_id, process_start, process_s
 
 PathLike = Union[str, Path]
 MARK = "PLUMBLINE_BOOT"  # in a server's environment: the id of its boot
+#: Classes of failures that are none of the arm's: somebody stopped the server, or whoever measured it is gone.
+INTERRUPTED = ("stopped", "lease_expired", "lease_lost", "controller_died")
 
 
 def folder(root: PathLike, boot: str) -> Path:

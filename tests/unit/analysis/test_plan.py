@@ -87,6 +87,20 @@ def test_a_boot_that_failed_is_tried_again_then_its_arm_is_given_up() -> None:
     assert len(document["hosts"][0]["failures"]) == 2
 
 
+def test_a_boot_that_was_broken_off_from_outside_is_no_try_of_its_arm() -> None:
+    left = iter(["stopped", "controller_died", "lease_lost", "lease_expired"])
+
+    def broken(record: dict, boot: dict) -> dict:
+        why = next(left, None) if boot["arm"]["name"] == "candidate-1" else None
+        return {**fail(record), "failure": {"class": why, "detail": "from outside"}} if why else record
+
+    lab = Lab(World(), make_experiment(1, blocks=3), mutate=broken)
+    run, stop = lab.run()
+    assert stop["kind"] == "blocks"
+    assert arms_of(lab).count("candidate-1") == 4 + 3
+    assert lab.verdict(run)["hosts"][0]["given_up"] == []
+
+
 def test_a_fault_at_every_second_load_costs_boots_and_nothing_else() -> None:
     count = iter(range(1000))
     lab = Lab(World(ratio={"candidate-1": 1.06}), make_experiment(1, blocks=4),

@@ -215,6 +215,16 @@ def test_a_server_that_dies_is_classified_by_its_log(root: Path, standin: Callab
     assert result["failure"]["class"] == "server_died" and "cuda_oom" in result["failure"]["detail"]
 
 
+def test_a_server_that_was_stopped_is_no_server_that_died(root: Path, standin: Callable[..., str]) -> None:
+    url = standin("--step-ms", "5")
+    own(root, server_pid(url))
+    (root / "boots" / BOOT / "exit.json").write_text(json.dumps(
+        {"code": None, "signal": 15, "reason": "controller_died", "detail": "the controller's process is gone"}))
+    poison(root, "die", first=4)
+    result = measurement.measure(task(root, url))
+    assert result["failure"]["class"] == "controller_died" and "is gone" in result["failure"]["detail"]
+
+
 def test_nobody_answers(root: Path) -> None:
     result = measurement.measure(task(root, "http://127.0.0.1:9"))
     assert result["status"] == "failed" and result["failure"]["class"] == "no_answer"
