@@ -77,7 +77,7 @@ def test_an_unknown_profile_and_nothing_to_do_are_refused(lab: Lab):
     assert lab.run("nccl").rc != 0
     assert "-e profile=NAME, -e sweep=true, or both" in lab.text()
     assert lab.run("nccl", profile="pcie-ll-rong", sglang_server_args=ARGS).rc != 0
-    assert "unknown NCCL profile pcie-ll-rong" in lab.text()
+    assert "unknown NCCL profile 'pcie-ll-rong'" in lab.text()
 
 
 def test_a_sweep_is_recorded_and_a_second_run_adds_nothing(lab: Lab):
@@ -104,6 +104,7 @@ def test_a_sweep_is_recorded_and_a_second_run_adds_nothing(lab: Lab):
 LL128 = {"ll128": {"description": "What needs a data check over PCIe.", "variables": {"NCCL_PROTO": "LL128"}}}
 
 
+@pytest.mark.story
 def test_ll128_over_pcie_waits_for_a_data_check_of_this_host_in_its_state_of_now(lab: Lab):
     given = {"profile": "ll128", "plumbline_nccl_profiles_lab": LL128, "sglang_server_args": ARGS}
     assert lab.run("nccl", **given).rc != 0
@@ -134,6 +135,7 @@ def test_ll128_over_pcie_waits_for_a_data_check_of_this_host_in_its_state_of_now
     assert "the host has changed since it was checked: driver" in lab.text()
 
 
+@pytest.mark.story
 def test_no_server_starts_where_data_do_not_arrive(lab: Lab):
     given = {
         "experiment": experiment("nccl-check"),
