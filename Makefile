@@ -55,7 +55,8 @@ test-hosts: dev  ## Molecule scenarios and tests on disposable hosts (root, Debi
 lint: dev  ## ruff, mypy, ansible-lint, module documentation, corpus
 	$(BIN)/ruff check .
 	$(BIN)/mypy module_utils/plumbline
-	$(BIN)/ansible-lint --offline --profile production
+	@# Molecule's plays name groups of its own inventories.
+	ANSIBLE_HOST_PATTERN_MISMATCH=ignore $(BIN)/ansible-lint --offline --profile production
 	$(BIN)/ansible-doc -t module -M library $$(ls library | sed -n 's/\.py$$//p') > /dev/null
 	$(BIN)/python tests/corpus_check.py tests/corpus
 
