@@ -2,6 +2,7 @@
 
 - ``plumbline_speculation``: {steps, draft_tokens} of effective server arguments, or null without speculation.
 - ``plumbline_failure``: {class, detail, ...} of a failed task's result, and the path of the server's log on the host.
+- ``plumbline_interrupted``: whether such a failure is none of the arm's, since the boot was broken off from outside.
 - ``plumbline_only``: mappings reduced to some keys.
 - ``plumbline_nccl``: what a boot's records say of NCCL, from the proofs in the results tree.
 """
@@ -12,6 +13,7 @@ from typing import Any
 
 from plumbline.analysis.store import Results
 from plumbline.nccl import proof
+from plumbline.server.boots import INTERRUPTED
 from plumbline.sglang import speculation
 
 
@@ -27,6 +29,10 @@ def failure(result: Mapping[str, Any], task: str) -> dict[str, Any]:
     said = next((item for item in result.get("results") or [] if item.get("failed")), result)  # of a loop: its first
     detail = str(said.get("msg") or said.get("module_stderr") or "no message")
     return {"class": "task_failed", "detail": f"{task}: {detail}"}
+
+
+def interrupted(failed: Mapping[str, Any]) -> bool:
+    return failed["class"] in INTERRUPTED
 
 
 def only(entries: Iterable[Mapping[str, Any]], keys: Iterable[str]) -> list[dict[str, Any]]:
@@ -45,5 +51,5 @@ def nccl(state: Mapping[str, Any], boot: Mapping[str, Any], results_root: str, d
 
 class FilterModule:
     def filters(self) -> dict[str, Callable[..., Any]]:
-        return {"plumbline_speculation": numbers, "plumbline_failure": failure, "plumbline_only": only,
-                "plumbline_nccl": nccl}
+        return {"plumbline_speculation": numbers, "plumbline_failure": failure,
+                "plumbline_interrupted": interrupted, "plumbline_only": only, "plumbline_nccl": nccl}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import subprocess
@@ -91,8 +90,7 @@ def candidates(pythons: Sequence[str], home: Optional[Path] = None, search_path:
             (home / ".local/share/uv/python", f"cpython-{python}*/bin/{name}"),
             (Path("/opt"), f"python*/bin/{name}"),
         ):
-            with contextlib.suppress(OSError):  # a folder of somebody else's, PYENV_ROOT left over from another user
-                found += sorted(root.glob(pattern), reverse=True)
+            found += reversed(_matching(root, pattern))
         for path in found:
             try:
                 real = str(path.resolve(strict=True))
@@ -105,11 +103,19 @@ def candidates(pythons: Sequence[str], home: Optional[Path] = None, search_path:
                 yield str(path)
 
 
+def _matching(folder: Path, pattern: str) -> List[Path]:
+    """Sorted paths; none where the folder may not be read: PYENV_ROOT and PATH may be left over from another user."""
+    try:
+        return sorted(folder.glob(pattern))
+    except OSError:
+        return []
+
+
 def _others() -> List[str]:
     """Versions of Python on PATH that no lock was asked for: to say in a refusal what there is instead."""
     out = []
     for folder in os.environ.get("PATH", "").split(os.pathsep):
-        for path in sorted(Path(folder or ".").glob("python3*")):
+        for path in _matching(Path(folder or "."), "python3*"):
             if path.name.replace("python3", "").strip(".").isdigit() or path.name == "python3":
                 found = probe(str(path))
                 if "version" in found:

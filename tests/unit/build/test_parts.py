@@ -73,6 +73,16 @@ def test_this_python_is_found_and_described() -> None:
     assert base.stdout.strip() == "True"
 
 
+def test_a_folder_that_may_not_be_read_has_no_candidates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(self: Path, _pattern: str) -> list[Path]:
+        raise PermissionError(13, "Permission denied", str(self))
+
+    monkeypatch.setattr(Path, "glob", refuse)
+    assert list(interpreter.candidates(["3.77"], home=tmp_path, search_path="")) == []
+    with pytest.raises(PlumblineError):
+        interpreter.find(["3.77"], platform="linux-x86_64")
+
+
 def test_pythons_on_path_of_pyenv_and_uv_are_candidates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYENV_ROOT", str(tmp_path / "pyenv"))
     places = [

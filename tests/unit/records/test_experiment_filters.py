@@ -44,3 +44,10 @@ def test_else_it_is_what_the_task_said(failure: Any, result: dict, detail: str) 
 def test_ranks_are_those_that_share_a_communicator(tmp_path: Path, args: dict, ranks: int) -> None:
     boot = {"args": args, "arm": {"nccl_profile": "none"}}
     assert filters()["plumbline_nccl"]({"digest": "d", "groups": {}}, boot, str(tmp_path), "env_file")["ranks"] == ranks
+
+
+@pytest.mark.parametrize(("name", "broken_off"), [
+    ("stopped", True), ("controller_died", True), ("lease_lost", True), ("lease_expired", True),
+    ("server_died", False), ("task_failed", False)])
+def test_a_boot_that_was_broken_off_from_outside(name: str, broken_off: bool) -> None:
+    assert filters()["plumbline_interrupted"]({"class": name, "detail": ""}) is broken_off
