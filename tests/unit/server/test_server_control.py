@@ -184,12 +184,15 @@ def test_the_server_stops_when_another_run_has_the_lease(boot: Make, root: Path)
 
 def test_stop_all_ends_the_measuring_process_and_every_boot(boot: Make, root: Path) -> None:
     one = boot("--workers", "2")
-    measuring = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    code = "print(flush=True); import time; time.sleep(60)"
+    measuring = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
+    # A process that was just started has no command line yet: one that says something has.
+    assert measuring.stdout and measuring.stdout.readline()
     (one.folder / "measuring.json").write_text(
         f'{{"pid": {measuring.pid}, "start": {process_start(measuring.pid)}}}')
     assert control.stop_all(root, dry=True) == {
         "changed": True, "stopped": [one.id], "measuring": [
-            {"boot": one.id, "pid": measuring.pid, "command": f"{sys.executable} -c import time; time.sleep(60)"}]}
+            {"boot": one.id, "pid": measuring.pid, "command": f"{sys.executable} -c {code}"}]}
     assert measuring.poll() is None
     done = control.stop_all(root)
     assert done["changed"] and done["stopped"] == [one.id]
