@@ -29,7 +29,11 @@ _FOREIGN = (
 
 
 def environment(extra: Optional[Dict[str, str]] = None) -> Dict[str, str]:
-    """The environment of a build step: the host's pip configuration stays in force, its Python settings do not."""
+    """The environment of a build step: the host's pip configuration stays in force, its Python settings do not.
+
+    Nor do its constraints: the lock decides on versions, and beside a constraint pip does not say that a version is
+    missing, so the next build of it would not be tried.
+    """
     env = {k: v for k, v in os.environ.items() if k not in _FOREIGN}
     env.update(
         PIP_DISABLE_PIP_VERSION_CHECK="1",
@@ -37,6 +41,7 @@ def environment(extra: Optional[Dict[str, str]] = None) -> Dict[str, str]:
         PIP_NO_COLOR="1",
         PYTHONNOUSERSITE="1",
         PIP_ROOT_USER_ACTION="ignore",
+        PIP_CONSTRAINT=os.devnull,
         LC_ALL="C.UTF-8",
         GIT_TERMINAL_PROMPT="0",
     )
@@ -49,7 +54,7 @@ def offline(env: Dict[str, str]) -> Dict[str, str]:
     kept = {
         k: v
         for k, v in env.items()
-        if k not in ("PIP_FIND_LINKS", "PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL", "PIP_CONSTRAINT")
+        if k not in ("PIP_FIND_LINKS", "PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL")
     }
     return {**kept, "PIP_CONFIG_FILE": os.devnull}
 

@@ -171,6 +171,18 @@ def looked_digest(path: Path, lab: Lab) -> str:
     return lock_digest(locks.without_sources(resolved))
 
 
+def test_a_constraint_of_the_host_does_not_hide_that_a_build_is_missing(lab: Lab, tmp_path: Path) -> None:
+    """The index has the second build of the version; the host's own pip configuration has a say on the name."""
+    (tmp_path / "constraints.txt").write_text("thing<=2\n")
+    (tmp_path / "pip.conf").write_text(f"[global]\nconstraint = {tmp_path}/constraints.txt\n")
+    both = entry(lab.thing)
+    both["files"].update(entry(lab.cpu)["files"])
+    document = lab.lock(distributions={"thing": both, "other": entry(lab.other)})
+    pip = {**lab.pip, "PIP_CONFIG_FILE": str(tmp_path / "pip.conf")}
+    made = lab.ensure(tmp_path / "root", document, pip_environment=pip)
+    assert made["manifest"]["distributions"]["thing"] == "1.0"
+
+
 def test_several_builds_from_a_commit_and_a_carried_wheelhouse(lab: Lab, tmp_path: Path) -> None:
     root = tmp_path / "root"
     repository = tmp_path / "repository"
