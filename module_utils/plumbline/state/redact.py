@@ -25,6 +25,7 @@ _NOT_SECRET = {
     ("mask", "token"),
     ("per", "token"),
     ("next", "token"),
+    ("first", "token"),
     ("public", "key"),
     ("cache", "key"),
     ("stop", "token"),

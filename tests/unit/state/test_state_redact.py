@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
+import plumbline.analysis
 import pytest
 from plumbline.state.redact import redact, redact_argv, redact_text, secret_name
+
+OPTION_LISTS = Path(plumbline.analysis.__file__).parent / "data/sglang-options"
 
 # Made up at run time, so that no scanner takes the tests for a leak.
 SHAPES = [
@@ -71,6 +75,13 @@ def test_names_of_secrets(name: str) -> None:
 )
 def test_names_that_are_none(name: str) -> None:
     assert not secret_name(name)
+
+
+@pytest.mark.parametrize("path", sorted(OPTION_LISTS.glob("*.json")), ids=lambda p: p.stem)
+def test_of_the_servers_options_only_the_secret_ones_are_secret(path: Path) -> None:
+    """bucket-time-to-first-token is a bucket."""
+    names = json.loads(path.read_text())
+    assert {n for n in names if secret_name(n)} == {"--admin-api-key", "--api-key", "--ssl-keyfile-password"}
 
 
 @pytest.mark.parametrize("secret", SHAPES)
