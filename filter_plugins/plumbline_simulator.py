@@ -4,21 +4,21 @@ from __future__ import annotations
 import importlib.util
 import json
 import sys
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import yaml
 from ansible.errors import AnsibleFilterError
+from plumbline.analysis import project
+from plumbline.errors import PlumblineError
 
-SIMULATOR = Path(__file__).resolve().parent.parent / "simulator"
 PACKAGE = "plumbline_simulation"
 
 
 def _simulation() -> ModuleType:
     """The simulator's own reader of physics: what it refuses is refused here, in the same words."""
     if PACKAGE not in sys.modules:
-        folder = SIMULATOR / "server" / "src" / "sglang" / "simulation"
+        folder = project.ROOT / "simulator" / "server" / "src" / "sglang" / "simulation"
         spec = importlib.util.spec_from_file_location(PACKAGE, folder / "__init__.py",
                                                       submodule_search_locations=[str(folder)])
         if spec is None or spec.loader is None:
@@ -29,20 +29,12 @@ def _simulation() -> ModuleType:
     return importlib.import_module(f"{PACKAGE}.physics")
 
 
-def find(name: str) -> Path:
-    """The file for a path (from where Ansible was started) or for a name in ``simulator/physics``."""
-    given = Path(name).expanduser()
-    for path in (given, SIMULATOR / "physics" / name, SIMULATOR / "physics" / f"{name}.yml"):
-        if path.is_file():
-            return path
-    known = ", ".join(sorted(path.stem for path in (SIMULATOR / "physics").glob("*.yml")))
-    raise AnsibleFilterError(f"no physics file {name!r}; allowed: the path of a file, or one of {known}; "
-                             "remedy: -e simulator_physics=FILE")
-
-
 def plumbline_physics(name: str) -> str:
     """The physics file ``name`` as JSON with sorted keys. Raises AnsibleFilterError naming each key that is wrong."""
-    path = find(str(name))
+    try:
+        path = project.physics_file(str(name))
+    except PlumblineError as error:
+        raise AnsibleFilterError(str(error)) from error
     simulation = _simulation()
     try:
         document = yaml.safe_load(path.read_text(encoding="utf-8"))

@@ -29,7 +29,7 @@ class Lab:
         self.events: list[dict] = []
 
     def run(self, playbook: str, on_event: Callable[[dict], Any] | None = None, limit: str | None = "",
-            **variables: Any) -> ansible_runner.Runner:
+            cmdline: str | None = None, **variables: Any) -> ansible_runner.Runner:
         """Run a playbook on the lab's hosts; ``variables`` are extra variables. Returns ansible-runner's Runner.
 
         ``limit``: other hosts than the lab's; None for a playbook that touches no host.
@@ -48,7 +48,7 @@ class Lab:
         return ansible_runner.run(
             private_data_dir=str(private), playbook=str(ROOT / "playbooks" / f"{playbook}.yml"),
             inventory=str(ROOT / "inventory" / "simulated"), limit=self.hosts if limit == "" else limit,
-            quiet=True, event_handler=handle,
+            quiet=True, event_handler=handle, cmdline=cmdline,
             envvars={"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
                      "ANSIBLE_CONFIG": str(ROOT / "ansible.cfg"), "LC_ALL": "C.UTF-8",
                      "ANSIBLE_CALLBACK_PLUGINS": str(ROOT / "callback_plugins")},

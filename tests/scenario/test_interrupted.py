@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections import Counter
 from pathlib import Path
 
@@ -70,6 +71,27 @@ def test_killed_and_started_again_each_measurement_is_made_once(lab: Lab):
     assert {c["candidate_arm"]["name"] for c in store.verdict()["comparisons"]} == {"eagle3-2step", "eagle3-3step"}
 
 
+def test_stopped_by_somebody_it_ends_and_started_again_it_goes_on(tmp_path: Path):
+    """stop.yml from another terminal, while the first of a boot's two workloads is measured."""
+    lab, another = Lab(tmp_path), Lab(tmp_path / "another")
+    stopped: list[int] = []
+
+    def stop_at_the_first(event: dict) -> None:
+        data = event.get("event_data", {})
+        if not stopped and event["event"] == "runner_on_start" and data.get("task_action") == "plumbline_throughput":
+            time.sleep(1)
+            stopped.append(another.run("stop", simulated_root=str(tmp_path / "hosts")).rc)
+
+    interrupted = lab.run("matrix", stop_at_the_first, experiment=experiment("two-workloads"))
+    assert stopped == [0], another.text()[-4000:]
+    assert interrupted.rc != 0 and processes_of(tmp_path) == []
+    assert lab.run("matrix", experiment=experiment("two-workloads")).rc == 0, lab.text()[-4000:]
+    store = Results(lab.results).experiment("two-workloads")
+    assert len(store.runs()) == 1
+    good = Counter(r["workload"] for r in store.measurements() if r["status"] == "ok")
+    assert good == {"one-stream": 1, "four-streams": 1}
+
+
 def test_a_boot_that_breaks_off_keeps_what_it_measured(tmp_path: Path):
     """The prompts of the second workload vanish from the host while the boot measures, and come back for the next."""
     lab = Lab(tmp_path)
@@ -101,8 +123,8 @@ def test_a_boot_that_breaks_off_keeps_what_it_measured(tmp_path: Path):
 
 
 def test_a_complete_run_is_followed_by_a_new_one(lab: Lab):
-    result = lab.run("matrix", experiment="demo", plan_only=True)
-    assert result.rc == 0
+    for cmdline, variables in (None, {"plan_only": True}), ("--check", {}):
+        assert lab.run("matrix", cmdline=cmdline, experiment="demo", **variables).rc == 0, lab.text()[-4000:]
     store = Results(lab.results).experiment("demo")
     assert len(store.runs()) == 1, "planning alone begins no run"
     assert store.choose_run()[1] is False

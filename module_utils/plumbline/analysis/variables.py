@@ -10,7 +10,8 @@ from typing import Any
 
 import yaml
 
-from ..errors import PlumblineError, nearest
+from ..errors import PlumblineError, nearest, unknown_name
+from ..nccl.profile import DELIVERIES
 from . import project
 
 # Of the playbooks; README.md says which takes which.
@@ -21,6 +22,9 @@ SHORT = (
     "simulated_root", "simulator_advance", "simulator_physics", "state", "states_folder", "step_ms", "steps", "strict",
     "sweep", "sweep_name", "target", "tok_s", "variant", "verify", "verify_tests", "was", "workload",
 )
+YES_OR_NO = ("allow_reboot", "full", "overwrite", "plan_only", "prove", "rollback", "strict", "sweep", "verify")
+# As Ansible reads them; its filter `bool` takes every other word for false.
+_BOOLEAN_WORDS = {"y", "yes", "on", "1", "true", "t", "1.0", "n", "no", "off", "0", "false", "f", "0.0"}
 CATALOGUES = ("plumbline_models", "plumbline_nccl_profiles", "plumbline_variants", "plumbline_workloads")
 
 
@@ -45,15 +49,28 @@ def fraction(name: str, value: Any) -> float:
     return number
 
 
+def yes_or_no(name: str, value: Any) -> None:
+    """Raise PlumblineError naming ``-e name`` unless ``value`` is a boolean or a word for one."""
+    if str(value).strip().lower() not in _BOOLEAN_WORDS:
+        raise PlumblineError(f"{name} is neither true nor false", f"-e {name}", value, "true or false")
+
+
 def check(given: Mapping[str, Any], where: str = "the command line, -e") -> None:
-    """Refuse names that are like a variable of Plumbline's and none, and fractions that are none; a lab's own names are
-    its own affair.
+    """Refuse names that are like a variable of Plumbline's and none, and values that a variable does not take; a lab's
+    own names are its own affair.
 
     Raises one PlumblineError that lists all the names.
     """
     for name in ("margin", "confidence"):
         if name in given:
             fraction(name, given[name])
+    for name in YES_OR_NO:
+        if name in given:
+            yes_or_no(name, given[name])
+    if "delivery" in given and given["delivery"] not in DELIVERIES:
+        raise unknown_name("delivery", str(given["delivery"]), DELIVERIES, "-e delivery")
+    if "simulator_physics" in given:
+        project.physics_file(str(given["simulator_physics"]))
     unknown = sorted(name for name in set(given) - set(SHORT) if not name.startswith("ansible_"))
     if not unknown:
         return

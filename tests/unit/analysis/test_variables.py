@@ -39,6 +39,28 @@ def test_a_margin_is_looked_at_before_anything_runs(value: object) -> None:
         variables.check({"margin": value})
 
 
+@pytest.mark.parametrize("value", ["ture", "yess", "", None, "2"])
+def test_a_misspelt_boolean_does_not_mean_false(value: object) -> None:
+    with pytest.raises(PlumblineError, match=r"-e strict; .*true or false"):
+        variables.check({"strict": value})
+    for word in ("true", "False", "yes", "no", "1", True, False):
+        variables.check({"strict": word})
+
+
+@pytest.mark.parametrize(("name", "value", "meant"), [("delivery", "envfile", "env_file"),
+                                                      ("simulator_physics", "story-aa", "story-a")])
+def test_a_name_of_no_file_and_no_way_is_refused_at_once(name: str, value: str, meant: str) -> None:
+    with pytest.raises(PlumblineError, match=rf"-e {name}.*did you mean '{meant}'"):
+        variables.check({name: value})
+    variables.check({name: meant})
+
+
+def test_every_boolean_of_the_playbooks_is_one() -> None:
+    text = "".join(p.read_text() for folder in ("playbooks", "roles") for p in (ROOT / folder).rglob("*.yml"))
+    used = set(re.findall(r"\b(\w+) \| default\((?:true|false)\) \| bool", text)) & set(variables.SHORT)
+    assert used == set(variables.YES_OR_NO)
+
+
 def test_every_name_of_the_readme_is_known() -> None:
     table = (ROOT / "README.md").read_text().split("| playbook |")[1].split("\n\n")[0]
     named = {name for row in table.splitlines()[2:] for name in re.findall(r"`([a-z_]+)(?:=|`)", row.split("|")[3])}
