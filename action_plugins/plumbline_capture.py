@@ -19,7 +19,6 @@ class ActionModule(PlumblineAction):
         "lock_folders": {"type": "list", "elements": "path", "default": []},
         "search": {"type": "list", "elements": "path", "default": []},
         "description": {"type": "str", "default": ""},
-        "variant": {"type": "str", "default": ""},
         "overwrite": {"type": "bool", "default": False},
     }
 
@@ -29,7 +28,6 @@ class ActionModule(PlumblineAction):
             arguments["evidence"],
             name=arguments["name"],
             description=arguments["description"],
-            variant=arguments["variant"] or None,
             states_folder=Path(arguments["states_folder"] or project.STATES),
             overwrite=arguments["overwrite"],
             lock_folders=[*map(Path, arguments["lock_folders"]), *project.BUILD_LOCKS],

@@ -19,7 +19,7 @@ requirements:
 
 # Steps that can take more than a few seconds: said when they begin, since nothing else is shown meanwhile.
 SLOW = {
-    "plumbline_build": "builds the SGLang environment (a first time takes minutes)",
+    "plumbline_build": "sees to the SGLang environment (its first build takes minutes)",
     "plumbline_models": "places the models",
     "plumbline_nccl_sweep": "sweeps NCCL profiles",
 }

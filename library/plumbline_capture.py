@@ -58,10 +58,6 @@ options:
     description: A text for people.
     type: str
     default: ""
-  variant:
-    description: Name of the server's variant.
-    type: str
-    default: ""
   overwrite:
     description: Whether a lock of that name with another content may be replaced.
     type: bool

@@ -53,7 +53,6 @@ def prepare(
     lock_folders: Iterable[Path],
     search: Iterable[Path],
     description: str = "",
-    variant: Optional[str] = None,
     overwrite: bool = False,
 ) -> dict[str, Any]:
     """``{path, files: {name: text}, changed, remarks, diff}``: everything that would be written, and nothing is.
@@ -65,7 +64,6 @@ def prepare(
         state,
         name=name,
         description=description,
-        variant=variant,
         evidence=evidence,
         build_lock=find_build_lock(state, lock_folders, search),
     )

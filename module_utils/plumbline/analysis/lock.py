@@ -103,7 +103,6 @@ def make(
     description: str = "",
     build_lock: Optional[dict] = None,
     evidence: Optional[dict] = None,
-    variant: Optional[str] = None,
 ) -> tuple[dict, dict[str, str], list[str]]:
     """The lock of a captured state, the files that belong beside it ({name: text}), and what cannot be rebuilt, in
     words.
@@ -124,16 +123,17 @@ def make(
     text, unmade = patch_of(deviating, evidence or {}, made_patches if isinstance(made_patches, list) else [])
     remarks += unmade
     lock["build"] = build_lock
-    if build_lock is None and not is_absent(take.left.get("build", {}).get("build")):
-        remarks.append("build: it was made from no build lock that is known here, so it cannot be made anew")
-    elif build_lock is not None and text:
+    if build_lock is None:
+        there_is_one = not is_absent(take.left.get("build", {}).get("build"))
+        remarks.append("build: " + ("it was made from no build lock that is known here, so it cannot be made anew"
+                                    if there_is_one else "this host has none, so the lock says nothing of one"))
+    elif text:
         files[f"{name}.patch"] = text
         patch = {"file": f"{name}.patch", "sha256": _sha256(text)}
         lock["build"] = {**build_lock, "name": _build_name(name), "patches": [*build_lock.get("patches", []), patch]}
     lock["installed"] = {"distributions": take.prefixed("build", "distribution."), "files": deviating}
     lock["models"] = _models(take, state)
     lock["server"] = {
-        **({"variant": variant} if variant else {}),
         "args": take.prefixed("engine_args", "args."),
         "environment": take.prefixed("engine_args", "environment."),
     }
