@@ -93,6 +93,7 @@ values:
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.plumbline.errors import PlumblineError
 from ansible.module_utils.plumbline.host import settings
+from ansible.module_utils.plumbline.state.redact import redact, redact_diff
 
 
 def main() -> None:
@@ -116,6 +117,7 @@ def main() -> None:
         supports_check_mode=True,
     )
     p = module.params
+    shown = {"module_args": redact(p)}  # Ansible shows the arguments at -vvv, and a file can hold a token
     files = list(p["files"])
     if p["sysctls"] is not None:
         files.append({"path": p["sysctl_file"], "content": settings.sysctl_text(p["sysctls"]) if p["sysctls"] else None})
@@ -129,7 +131,7 @@ def main() -> None:
         if not module.check_mode:
             settings.apply(differences)
     except PlumblineError as error:
-        module.fail_json(msg=str(error), error=error.as_dict())
+        module.fail_json(invocation=shown, msg=str(error), error=error.as_dict())
     diff = [
         {"before": e["was"] or "", "after": e["now"] or "", "before_header": e["path"], "after_header": e["path"]}
         for e in differences["files"]
@@ -138,8 +140,9 @@ def main() -> None:
         for e in differences["values"]
     ]
     module.exit_json(
+        invocation=shown,
         changed=bool(diff),
-        diff=diff,
+        diff=redact_diff(diff),
         changed_files=[e["path"] for e in differences["files"]],
         created=[e["path"] for e in differences["files"] if e["was"] is None],
         values=[{k: e[k] for k in ("name", "was", "now")} for e in differences["values"]],

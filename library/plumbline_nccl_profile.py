@@ -76,10 +76,6 @@ options:
     description: A C(PYTHONPATH) that the server has anyway (C(sitecustomize) only).
     type: str
     default: ""
-  validate_only:
-    description: Validate, and say what would be delivered, without touching the host.
-    type: bool
-    default: false
 attributes:
   check_mode:
     support: full
@@ -145,6 +141,7 @@ from typing import Any, Dict, Mapping
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.plumbline.errors import PlumblineError
 from ansible.module_utils.plumbline.nccl import datacheck, delivery, profile, site_hook
+from ansible.module_utils.plumbline.state.redact import redact, redact_diff
 
 
 def data_check(p: Mapping[str, Any], asked: Mapping[str, Any]) -> Dict[str, str]:
@@ -179,11 +176,11 @@ def main() -> None:
             "environment": {"type": "dict", "default": {}},
             "kept": {"type": "dict", "default": {}},
             "python_path": {"type": "str", "default": ""},
-            "validate_only": {"type": "bool", "default": False},
         },
         supports_check_mode=True,
     )
     p = module.params
+    shown = {"module_args": redact(p)}  # Ansible shows the arguments at -vvv, and an environment can hold a token
     asked = {"variables": p["variables"]}
     try:
         checked = data_check(p, asked)
@@ -194,18 +191,17 @@ def main() -> None:
         )
         if wrong:
             said = "\n".join(str(e) for e in wrong)
-            module.fail_json(msg=f"NCCL profile {p['name']}: {said}", errors=[e.as_dict() for e in wrong])
+            module.fail_json(invocation=shown, msg=f"NCCL profile {p['name']}: {said}", errors=[e.as_dict() for e in wrong])
         variables = profile.values(asked)
         kept = {str(k): str(v) for k, v in p["kept"].items()}
         planned = delivery.plan(p["root"], p["name"], variables, p["delivery"], kept, python_path=p["python_path"])
-        done = {"changed": False, "removed": [], "written": [], "diff": []}
-        if not p["validate_only"]:
-            done = delivery.apply(p["root"], planned, check=module.check_mode)
+        done = delivery.apply(p["root"], planned, check=module.check_mode)
         remarks = profile.remarks(asked, p["sglang_version"]) if p["sglang_version"] else []
     except PlumblineError as error:
-        module.fail_json(msg=str(error), errors=[error.as_dict()])
+        module.fail_json(invocation=shown, msg=str(error), errors=[error.as_dict()])
     module.exit_json(
-        **done,
+        invocation=shown,
+        **{**done, "diff": redact_diff(done["diff"])},
         environment=planned["environment"],
         directory=planned["directory"],
         variables=variables,

@@ -109,6 +109,7 @@ from pathlib import Path
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.plumbline.errors import PlumblineError
 from ansible.module_utils.plumbline.nccl import proof
+from ansible.module_utils.plumbline.state.redact import redact, redact_shapes
 
 
 def main() -> None:
@@ -132,6 +133,7 @@ def main() -> None:
         supports_check_mode=True,
     )
     p = module.params
+    shown = {"module_args": redact(p)}  # Ansible shows the arguments at -vvv, and an environment can hold a token
     try:
         found = proof.collect(Path(p["folder"]), p["server_log"], p["ran_dir"])
         asked = {str(k): str(v) for k, v in p["variables"].items()}
@@ -154,8 +156,9 @@ def main() -> None:
             hook_runs=found["hook_runs"],
         )
     except PlumblineError as error:
-        module.fail_json(msg=str(error), **error.as_dict())
-    module.exit_json(changed=False, proof=document, logs={n: proof.shorten(t) for n, t in found["logs"].items()})
+        module.fail_json(invocation=shown, msg=str(error), **error.as_dict())
+    logs = {name: proof.shorten(text) for name, text in found["logs"].items()}
+    module.exit_json(invocation=shown, changed=False, **redact_shapes({"proof": document, "logs": logs}))
 
 
 if __name__ == "__main__":

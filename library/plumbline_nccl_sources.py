@@ -74,6 +74,7 @@ user_conf:
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.plumbline.errors import PlumblineError
 from ansible.module_utils.plumbline.nccl import sources
+from ansible.module_utils.plumbline.state.redact import redact, redact_shapes
 
 
 def main() -> None:
@@ -88,6 +89,7 @@ def main() -> None:
         supports_check_mode=True,
     )
     p = module.params
+    shown = {"module_args": redact(p)}  # Ansible shows the arguments at -vvv, and an environment can hold a token
     try:
         found = sources.collect(
             nccl_version=p["nccl_version"],
@@ -97,8 +99,8 @@ def main() -> None:
             unit=p["unit"],
         )
     except PlumblineError as error:
-        module.fail_json(msg=str(error), **error.as_dict())
-    module.exit_json(changed=False, **found)
+        module.fail_json(invocation=shown, msg=str(error), **error.as_dict())
+    module.exit_json(invocation=shown, changed=False, **redact_shapes(found))
 
 
 if __name__ == "__main__":

@@ -151,6 +151,7 @@ from typing import Any, Dict, Mapping, Optional
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.plumbline.errors import PlumblineError
 from ansible.module_utils.plumbline.nccl import collective, collective_worker, host_paths, sweep
+from ansible.module_utils.plumbline.state.redact import redact
 
 
 def state_digests(document: Optional[Mapping[str, Any]]) -> Optional[Dict[str, Any]]:
@@ -189,6 +190,7 @@ def main() -> None:
         supports_check_mode=True,
     )
     p = module.params
+    shown = {"module_args": redact(p)}  # Ansible shows the arguments at -vvv, and an environment can hold a token
     gpus = sweep.gpus()
     backend = ("nccl" if gpus > 1 else "gloo") if p["backend"] == "auto" else p["backend"]
     sizes = p["sizes"] or [*collective.DECODE_SIZES, *(collective.PREFILL_SIZES if backend == "nccl" else ())]
@@ -219,8 +221,9 @@ def main() -> None:
         left = work.open_work(p["profiles"], p["modes"], sizes, p["retry"])
         checked = work.checked(p["profiles"], p["modes"], sizes)
     except PlumblineError as error:
-        module.fail_json(msg=str(error), **error.as_dict())
+        module.fail_json(invocation=shown, msg=str(error), **error.as_dict())
     module.exit_json(
+        invocation=shown,
         changed=bool(left) if module.check_mode else bool(done["added"]),
         checked=checked,
         open=[{k: w[k] for k in ("profile", "mode", "sizes")} for w in left],

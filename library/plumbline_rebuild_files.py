@@ -77,6 +77,7 @@ from pathlib import Path
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.plumbline.errors import PlumblineError
 from ansible.module_utils.plumbline.rebuild import strays
+from ansible.module_utils.plumbline.state.redact import redact, redact_diff
 
 
 def main() -> None:
@@ -98,11 +99,12 @@ def main() -> None:
         supports_check_mode=True,
     )
     p = module.params
+    shown = {"module_args": redact(p)}  # Ansible shows the arguments at -vvv, and a file can hold a token
     try:
         done = strays.tidy(Path(p["root"]), p["files"], p["home"], module.check_mode)
     except PlumblineError as e:
-        module.fail_json(msg=str(e), error=e.as_dict())
-    module.exit_json(**done)
+        module.fail_json(invocation=shown, msg=str(e), error=e.as_dict())
+    module.exit_json(invocation=shown, **{**done, "diff": redact_diff(done["diff"])})
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ rotated token does not change a state.
 from __future__ import annotations
 
 import re
-from typing import Any, List, Sequence
+from typing import Any, Dict, List, Mapping, Sequence
 
 REDACTED = "[redacted]"
 
@@ -147,6 +147,11 @@ def redact(value: Any, name: str = "", secret: bool = False) -> Any:
     if secret and value is not None and not isinstance(value, bool) and value != "":
         return REDACTED
     return redact_text(value) if isinstance(value, str) else value
+
+
+def redact_diff(entries: Sequence[Mapping[str, str]]) -> List[Dict[str, str]]:
+    """A task's ``diff`` without secrets in what was and what will be; Ansible shows it with ``--diff`` and at -vvv."""
+    return [{k: redact_text(v) if k in ("before", "after") else v for k, v in e.items()} for e in entries]
 
 
 def redact_shapes(value: Any) -> Any:

@@ -88,3 +88,16 @@ def test_every_package_of_the_core_is_in_the_architecture() -> None:
 def test_options_are_documented_as_they_are_taken(name: str) -> None:
     said = yaml.safe_load(load(ROOT / "library" / f"{name}.py").DOCUMENTATION).get("options") or {}
     assert differences(taken(name), said) == []
+
+
+MAY_HOLD_SECRETS = {"argv", "environment", "files", "server_args"}
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "library").glob("*.py")), ids=lambda p: p.stem)
+def test_arguments_that_may_hold_secrets_are_shown_without_them(path: Path) -> None:
+    """Ansible shows what a module was given at -vvv, unless the module says what to show."""
+    text = path.read_text()
+    if "def main(" not in text or not set(taken(path.stem)) & MAY_HOLD_SECRETS:
+        return
+    ends = len(re.findall(r"module\.(?:exit|fail)_json\(", text))
+    assert text.count("invocation=shown") == ends > 0
