@@ -58,6 +58,14 @@ def test_the_state_is_the_same_at_every_look_but_for_what_the_arms_differ_in(res
     assert differ <= {"engine_args", "models"}
 
 
+@pytest.mark.usefixtures("results")
+def test_the_engines_attention_is_that_of_torch():
+    root = Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local/share") / "plumbline"
+    python = root / "builds" / "current" / "venv" / "bin" / "python"
+    done = subprocess.run([python, "-I", ROOT / "tests" / "e2e" / "attention.py"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
 def test_verdict_and_report_are_written(results: Results):
     store = results.experiment("smoke")
     comparison = store.verdict()["comparisons"][0]

@@ -1,5 +1,4 @@
-"""Attention over the paged KV cache, by torch's `scaled_dot_product_attention`, under the operator names of the
-intel_amx backend.
+"""Attention over the paged KV cache, in plain torch, under the operator names of the intel_amx backend.
 
 Buffers are ``[slots, heads, head dimension]``, queries ``[tokens, heads, head dimension]``.
 """
@@ -8,7 +7,7 @@ Buffers are ``[slots, heads, head dimension]``, queries ``[tokens, heads, head d
 # ruff: noqa: ARG001
 from __future__ import annotations
 
-from typing import Any, Optional
+from typing import Any, Optional, Tuple
 
 import torch
 from torch import Tensor
@@ -62,6 +61,41 @@ def _attend(q: Tensor, k: Tensor, v: Tensor, mask: Optional[Tensor], scale: floa
     return out.transpose(-3, -2)
 
 
+class _Batch:
+    """Where the keys and values of a decode batch lie: the same in every layer of one forward, so looked up once."""
+
+    def __init__(self) -> None:
+        self._of: Tuple[Tensor, ...] = ()
+        self._values: Any = None
+        self._seen: Tuple[Tensor, Optional[Tensor]] = (torch.empty(0), None)
+
+    def see(
+        self, req_to_token: Tensor, req_pool_indices: Tensor, seq_lens: Tensor, loc: Tensor, sliding_window: int
+    ) -> Tuple[Tensor, Optional[Tensor]]:
+        """(slots, ``[requests * longest]``; what to add to the scores, ``[requests, 1, 1, longest]``, -inf where there
+        is no token, or None). A forward is known by its tensors, held here so that no later one is taken for them, and by
+        the slots of its new tokens, should somebody write into the same tensors."""
+        of = (req_to_token, req_pool_indices, seq_lens, loc)
+        values = (sliding_window, loc.tolist())
+        if self._values == values and all(a is b for a, b in zip(self._of, of)):
+            return self._seen
+        width, shortest = int(seq_lens.max()), int(seq_lens.min())
+        slots = req_to_token[req_pool_indices, :width].long()
+        bias = None
+        if shortest < width or 0 < sliding_window < width:
+            at = torch.arange(width)
+            mask = at < seq_lens[:, None]
+            if sliding_window > 0:
+                mask &= at >= seq_lens[:, None] - sliding_window
+            slots = torch.where(mask, slots, 0)
+            bias = torch.zeros(mask.shape).masked_fill_(~mask, float("-inf"))[:, None, None]
+        self._of, self._values, self._seen = of, values, (slots.flatten(), bias)
+        return self._seen
+
+
+_batch = _Batch()
+
+
 def decode_attention(
     query: Tensor,
     k_buffer: Tensor,
@@ -88,14 +122,16 @@ def decode_attention(
     if key is not None and value is not None:
         k_buffer[loc] = key.view(-1, *k_buffer.shape[1:]).to(k_buffer.dtype)
         v_buffer[loc] = value.view(-1, *v_buffer.shape[1:]).to(v_buffer.dtype)
-    width = int(seq_lens.max())
-    slots = req_to_token[req_pool_indices, :width].long()
-    at = torch.arange(width)
-    mask = at < seq_lens[:, None]
-    if sliding_window > 0:
-        mask &= at >= seq_lens[:, None] - sliding_window
-    slots = torch.where(mask, slots, 0)
-    output.copy_(_attend(query[:, None], k_buffer[slots], v_buffer[slots], mask[:, None, None], sm_scale)[:, 0])
+    slots, bias = _batch.see(req_to_token, req_pool_indices, seq_lens, loc, sliding_window)
+    requests, heads, _ = query.shape
+    # One batched product for all requests and the queries that share a key head: for one token each this costs half of
+    # what scaled_dot_product_attention does.
+    q = query.float().reshape(requests, k_buffer.shape[1], -1, query.shape[-1])
+    k, v = (b.index_select(0, slots).float().view(requests, -1, *b.shape[1:]) for b in (k_buffer, v_buffer))
+    scores = torch.matmul(q, k.permute(0, 2, 3, 1)).mul_(sm_scale)
+    if bias is not None:
+        scores.add_(bias)
+    output.copy_(torch.matmul(torch.softmax(scores, -1), v.permute(0, 2, 1, 3)).reshape(requests, heads, -1))
 
 
 def extend_attention(
