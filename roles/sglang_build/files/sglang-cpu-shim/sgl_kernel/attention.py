@@ -73,8 +73,8 @@ class _Batch:
         self, req_to_token: Tensor, req_pool_indices: Tensor, seq_lens: Tensor, loc: Tensor, sliding_window: int
     ) -> Tuple[Tensor, Optional[Tensor]]:
         """(slots, ``[requests * longest]``; what to add to the scores, ``[requests, 1, 1, longest]``, -inf where there
-        is no token, or None). A forward is known by its tensors, held here so that no later one is taken for them, and by
-        the slots of its new tokens, should somebody write into the same tensors."""
+        is no token, or None). A forward is known by its tensors, held here so that no later one is taken for them,
+        and by the slots of its new tokens, should somebody write into the same tensors."""
         of = (req_to_token, req_pool_indices, seq_lens, loc)
         values = (sliding_window, loc.tolist())
         if self._values == values and all(a is b for a, b in zip(self._of, of)):
