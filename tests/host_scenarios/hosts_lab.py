@@ -65,7 +65,11 @@ class HostsLab:
         return done.returncode, log.read_text()
 
     def destroy(self) -> None:
-        """Stop the hosts and forget them, also those that Molecule does not know it has made."""
+        """Stop the hosts and forget them, also those that Molecule does not know it has made.
+
+        Not with PLUMBLINE_KEEP_HOSTS set: somebody wants to look at them."""
+        if os.environ.get("PLUMBLINE_KEEP_HOSTS"):
+            return
         self.molecule("destroy")
         subprocess.run([ROOT / "molecule" / "hostctl", "down", *self.platforms], env=self.environment, check=False)
 

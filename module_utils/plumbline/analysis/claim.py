@@ -40,12 +40,12 @@ def text(given: dict[str, Any], found: dict) -> str:
     """What `check` found, for a person: the figures, then each finding, contradictions first."""
     order = [CONTRADICTION, NOTE, CONSEQUENCE]
     said = ", ".join(f"{name} {value:g}" for name, value in given.items())
-    lines = ["these figures " + ("can all be true: " if found["consistent"] else "cannot all be true: ") + said]
     rows = sorted(found["findings"], key=lambda f: order.index(f["kind"]))
-    lines += [f"  {'x' if f['kind'] == CONTRADICTION else '-'} {f['says']}" for f in rows]
     if not rows:
-        lines.append("  - nothing more follows from them; with tok_s, step_ms and accept_length they could be checked "
-                     "against each other")
+        return (f"nothing contradicts or follows from {said} alone: tok_s, step_ms and accept_length can be checked "
+                "against each other")
+    lines = ["these figures " + ("can all be true: " if found["consistent"] else "cannot all be true: ") + said]
+    lines += [f"  {'x' if f['kind'] == CONTRADICTION else '-'} {f['says']}" for f in rows]
     return "\n".join(lines)
 
 

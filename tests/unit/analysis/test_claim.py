@@ -84,5 +84,8 @@ def test_the_text_has_contradictions_first() -> None:
     lines = claim.text(figures, claim.check(**figures)).splitlines()
     assert lines[0].startswith("these figures cannot all be true: tok_s 60, step_ms 30.6")
     assert [line[:4] for line in lines[1:]] == ["  x ", "  - "]
-    alone = claim.text({"steps": 3}, claim.check(steps=3))
-    assert alone.startswith("these figures can all be true: steps 3\n  - nothing")
+
+
+def test_one_figure_alone_is_not_said_to_be_true() -> None:
+    given = {"tok_s": 94.0}
+    assert "alone" in (said := claim.text(given, claim.check(**given))) and "true" not in said
