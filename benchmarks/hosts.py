@@ -57,7 +57,6 @@ class Bench:
     def start(self, count: int) -> None:
         """Start the hosts, make the repository that they install from, and have them as the inventory says."""
         self.names = [f"bench-{i}" for i in range(1, count + 1)]
-        subprocess.run([HOSTCTL, "apt-cache", "start"], check=True, env=self.settings["ours"])
         up = subprocess.run([HOSTCTL, "up", *self.names], check=True, stdout=subprocess.PIPE, text=True,
                             env=self.settings["ours"])  # fmt: skip
         key = Path(os.environ.get("HOSTS_DIR") or "/var/tmp/testhosts") / "id_ed25519"

@@ -10,7 +10,8 @@ from hosts_lab import PLANTED, HostsLab, missing
 # Tasks that a converge must have run on each host, none of them skipped: a role that were left out would show.
 LEAST = {"bare-12": 45, "ct-12": 35}
 
-pytestmark = [pytest.mark.hosts, pytest.mark.timeout(1800)]
+# The tests of one set of hosts run on one worker, the other set beside them.
+pytestmark = [pytest.mark.hosts, pytest.mark.timeout(1800), pytest.mark.xdist_group("default")]
 Ran = tuple[HostsLab, int, str]
 
 
@@ -43,6 +44,7 @@ def test_it_was_verified_and_no_secret_was_shown(molecule: Ran) -> None:
     assert PLANTED not in text
 
 
+@pytest.mark.xdist_group("trixie")
 def test_the_driver_on_another_release(tmp_path: Path) -> None:
     """Debian 13's names, by the same role, on a machine and in a container."""
     assert not missing(), missing()
