@@ -30,7 +30,8 @@ if "ensurepip" in ok:
         wheels += sorted(glob.glob(os.path.join(folder, "pip-*.whl"))) if folder else []
 base = getattr(sys, "_base_executable", None) or sys.executable
 print(json.dumps({
-    "path": base if sys.prefix != sys.base_prefix else sys.executable,
+    # Whatever link it was called by: a virtual environment keeps the name, and with it builds would differ.
+    "path": os.path.realpath(base if sys.prefix != sys.base_prefix else sys.executable),
     "version": "%d.%d.%d" % sys.version_info[:3],
     "implementation": sys.implementation.name,
     "bits": 64 if sys.maxsize > 2**32 else 32,

@@ -73,6 +73,12 @@ def test_this_python_is_found_and_described() -> None:
     assert base.stdout.strip() == "True"
 
 
+def test_a_python_is_the_same_by_whatever_name_it_is_called(tmp_path: Path) -> None:
+    real = interpreter.probe(sys.executable)["path"]
+    (tmp_path / "python3").symlink_to(real)
+    assert interpreter.probe(str(tmp_path / "python3"))["path"] == real
+
+
 def test_a_folder_that_may_not_be_read_has_no_candidates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(self: Path, _pattern: str) -> list[Path]:
         raise PermissionError(13, "Permission denied", str(self))
