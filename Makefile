@@ -50,7 +50,7 @@ test-story: dev  ## the stories on simulated hosts, from 94 tok/s to the bisect
 	$(BIN)/python -m pytest -m story tests/scenario -n 4 --dist loadfile $(ARGS)
 
 test-hosts: dev  ## Molecule scenarios and tests on disposable hosts (root, Debian-like)
-	$(BIN)/python -m pytest -m hosts tests/host_scenarios -n 3 --dist loadgroup $(ARGS)
+	$(BIN)/python -m pytest -m hosts tests/host_scenarios -n 3 --dist loadfile $(ARGS)
 
 lint: dev  ## ruff, mypy, ansible-lint, module documentation, corpus
 	$(BIN)/ruff check .

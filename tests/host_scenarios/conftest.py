@@ -1,4 +1,7 @@
-"""Two sets of hosts, each made by Molecule and kept up until its last test has ended."""
+"""Sets of hosts, each made by Molecule and kept up until its last test has ended.
+
+A set belongs to one file of tests: files run beside one another.
+"""
 
 from __future__ import annotations
 

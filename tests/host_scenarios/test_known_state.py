@@ -16,7 +16,7 @@ from hosts_lab import PLANTED, ROOT, HostsLab
 from plumbline.analysis import schema
 from plumbline.analysis.build import pack
 
-pytestmark = [pytest.mark.hosts, pytest.mark.timeout(1800), pytest.mark.xdist_group("known")]
+pytestmark = [pytest.mark.hosts, pytest.mark.timeout(1800)]
 HOST = "known-12"
 BUILDS = "/opt/plumbline/builds"
 SITE = "venv/lib/python3.11/site-packages"
