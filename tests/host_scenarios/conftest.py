@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from hosts_lab import HostsLab, missing
+from hosts_lab import PLANTED, HostsLab, missing
 
 Ran = tuple[HostsLab, int, str]
 
@@ -28,9 +28,12 @@ def molecule(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ran]:
     yield from _hosts("default", tmp_path_factory)
 
 
-@pytest.fixture(scope="session")
-def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HostsLab]:
-    """A host of its own for the tests of a known state, as site.yml has left it."""
-    for hosts, status, text in _hosts("known", tmp_path_factory):
+@pytest.fixture(scope="module")
+def known(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[HostsLab]:
+    """The host of the file's SCENARIO as site.yml has left it, its state captured as `known`; secrets are in reach of
+    whoever looks."""
+    for lab, status, text in _hosts(request.module.SCENARIO, tmp_path_factory):
         assert status == 0, text[-8000:]
-        yield hosts
+        assert lab.play("capture", request.module.HOST, cmdline="-vvv", state="known") == 0, lab.text()
+        assert PLANTED not in lab.text()
+        yield lab
