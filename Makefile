@@ -44,13 +44,13 @@ stop: venv  ## stop whatever Plumbline runs on this machine
 	$(PLAYBOOK) playbooks/stop.yml $(ARGS)
 
 test: dev  ## tests that need no root: unit, simulator, browser, one real engine boot
-	$(BIN)/python -m pytest -m "not hosts and not story" -n 3 --dist loadfile $(ARGS)
+	$(BIN)/python -m pytest -m "not hosts and not story" -n 3 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 test-story: dev  ## the stories on simulated hosts, from 94 tok/s to the bisect
 	$(BIN)/python -m pytest -m story tests/scenario -n 4 --dist loadfile $(ARGS)
 
 test-hosts: dev  ## Molecule scenarios and tests on disposable hosts (root, Debian-like)
-	$(BIN)/python -m pytest -m hosts tests/host_scenarios -n 3 --dist loadfile $(ARGS)
+	$(BIN)/python -m pytest -m hosts tests/host_scenarios -n 3 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 lint: dev  ## ruff, mypy, ansible-lint, module documentation, corpus
 	$(BIN)/ruff check .
