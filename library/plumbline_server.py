@@ -145,6 +145,11 @@ exit:
     clean: true
     killed: []
     remaining: []
+failure:
+  description: Why a start was refused that is no fault of the server's, with C(class) and C(detail).
+  returned: when the host is no longer held by I(lease)
+  type: dict
+  sample: {class: lease_lost, detail: "the lease on this host is no longer held by run 01KB7Q9Z6T4M5N8P2R3S1V0W7X; ..."}
 killed:
   description: Processes that only SIGKILL ended.
   returned: when I(state=stopped)
@@ -165,7 +170,7 @@ measuring:
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.plumbline.errors import PlumblineError
-from ansible.module_utils.plumbline.server import boots, control
+from ansible.module_utils.plumbline.server import boots, control, lease
 from ansible.module_utils.plumbline.state.redact import redact
 
 
@@ -200,6 +205,9 @@ def main() -> None:
         else:
             keep = [p["boot"]] if p["boot"] else []
             done = control.stop_all(p["root"], p["timeout_s"], dry=module.check_mode, keep=keep)
+    except lease.LeaseLostError as e:
+        failed = {"class": e.failure_class, "detail": str(e)}
+        module.fail_json(msg=str(e), error=e.as_dict(), failure=failed, invocation=shown)
     except PlumblineError as e:
         module.fail_json(msg=str(e), error=e.as_dict(), invocation=shown)
     if before and done["changed"]:

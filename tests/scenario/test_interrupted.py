@@ -71,6 +71,7 @@ def test_killed_and_started_again_each_measurement_is_made_once(lab: Lab):
     assert {c["candidate_arm"]["name"] for c in store.verdict()["comparisons"]} == {"eagle3-2step", "eagle3-3step"}
 
 
+@pytest.mark.story
 def test_stopped_by_somebody_it_ends_and_started_again_it_goes_on(tmp_path: Path):
     """stop.yml from another terminal, while the first of a boot's two workloads is measured."""
     lab, another = Lab(tmp_path), Lab(tmp_path / "another")

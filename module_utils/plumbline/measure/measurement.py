@@ -136,8 +136,8 @@ def measure(task: Task) -> Dict[str, Any]:
             _measure(task, plan, requests, result)
         except _FailedError as failed:
             result.update(status="failed", failure={"class": failed.cls, "detail": failed.detail})
-        except PlumblineError as error:
-            result.update(status="failed", failure={"class": "lease_lost", "detail": str(error)})
+        except lease.LeaseLostError as error:
+            result.update(status="failed", failure={"class": error.failure_class, "detail": str(error)})
         except Exception as error:
             # Whatever a server sends must end in a record, so that the matrix goes on; the type and the place tell
             # the rest.

@@ -37,6 +37,12 @@ TTL_S = 120.0
 IDENTITY = ("run", "controller", "controller_pid", "controller_start", "controller_machine")
 
 
+class LeaseLostError(PlumblineError):
+    """The host is no longer held by the run that works on it: stopped by somebody, or expired."""
+
+    failure_class = "lease_lost"
+
+
 def identity(pid: Optional[int] = None) -> Dict[str, Any]:
     """What names a process on this machine in a lease: {controller_pid, controller_start, controller_machine}."""
     number = os.getpid() if pid is None else pid
@@ -113,7 +119,7 @@ def renew(root: Union[str, Path], holder: Mapping[str, Any], now: Optional[float
         held = read(root)
         if held is None or not _same(held, holder):
             other = "nobody" if held is None else f"run {held['run']} of {held.get('controller')}"
-            raise PlumblineError(
+            raise LeaseLostError(
                 f"the lease on this host is no longer held by run {holder.get('run')}", str(path_of(root)), other,
                 f"run {holder.get('run')} of {holder.get('controller')}",
                 "start the run again when the host is free: it goes on where it was")
