@@ -19,6 +19,10 @@ import yaml
 
 ROOT = Path(__file__).parents[2]
 NEEDED = ("mmdebstrap", "systemd-nspawn", "apt-cacher-ng", "ip", "ssh", "dpkg-scanpackages", "gpg")
+# On a host of the scenarios.
+BUILDS = "/opt/plumbline/builds"
+SITE = "venv/lib/python3.11/site-packages"
+UNIT = "/etc/systemd/system/sglang.service"
 PLANTED = "hf_ThisOneIsPlantedByTheTests"  # molecule/common/group_vars/serving/main.yml
 
 

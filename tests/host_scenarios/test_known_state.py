@@ -11,15 +11,12 @@ from typing import Any
 
 import pytest
 import yaml
-from hosts_lab import ROOT, HostsLab
+from hosts_lab import BUILDS, ROOT, SITE, UNIT, HostsLab
 from plumbline.analysis import schema
 from plumbline.analysis.build import pack
 
 pytestmark = [pytest.mark.hosts, pytest.mark.timeout(1800)]
 SCENARIO, HOST = "known", "known-12"
-BUILDS = "/opt/plumbline/builds"
-SITE = "venv/lib/python3.11/site-packages"
-UNIT = "/etc/systemd/system/sglang.service"
 Found = dict[tuple[str, str], str]
 
 

@@ -8,13 +8,10 @@ from typing import Any
 
 import pytest
 import yaml
-from hosts_lab import PLANTED, HostsLab
+from hosts_lab import BUILDS, PLANTED, SITE, UNIT, HostsLab
 
 pytestmark = [pytest.mark.hosts, pytest.mark.timeout(1800)]
 SCENARIO, HOST = "refused", "refuse-12"
-BUILDS = "/opt/plumbline/builds"
-SITE = "venv/lib/python3.11/site-packages"
-UNIT = "/etc/systemd/system/sglang.service"
 
 
 def test_a_killed_rebuild_may_leave_the_server_stopped_and_the_next_one_starts_it(known: HostsLab) -> None:
