@@ -169,6 +169,17 @@ def main() -> None:
     long_prompts(prompts, 10, 4000, target / "tokenizer.json")
     tiny = PROJECT / "models" / "prompts" / "tiny.jsonl"
     entry = {"concurrency": 1, "requests": 8, "warmup_requests": 1, "temperature": 0, "greedy_equal": False}
+    one_stream = {
+        **entry,
+        "output_tokens": 256,
+        "prompts": {
+            "file": str(tiny.relative_to(PROJECT)),
+            "sha256": sha256(tiny),
+            "max_tokens": 400,
+            "skip": 0,
+            "take": 10,
+        },
+    }
     (work / "vars.json").write_text(
         json.dumps(
             {
@@ -188,17 +199,8 @@ def main() -> None:
                     },
                 },
                 "plumbline_workloads_lab": {
-                    "gpu-one-stream": {
-                        **entry,
-                        "output_tokens": 256,
-                        "prompts": {
-                            "file": str(tiny.relative_to(PROJECT)),
-                            "sha256": sha256(tiny),
-                            "max_tokens": 400,
-                            "skip": 0,
-                            "take": 10,
-                        },
-                    },
+                    "gpu-one-stream": one_stream,
+                    "gpu-one-stream-profiled": {**one_stream, "requests": 2, "profiled": True},
                     "gpu-long-prompt": {
                         **entry,
                         "output_tokens": 64,

@@ -220,10 +220,20 @@ def _path(where: str, name: str, paths: dict[str, str]) -> str:
 
 
 def check_workloads(entries: list[dict]) -> None:
-    """Refuse a faulty workload, prompts that are not what they are said to be, and prompts that two workloads share.
+    """Refuse a faulty workload, prompts that are not what they are said to be or that two workloads share, and profiled
+    workloads among measured ones.
 
     ``entries``: of the catalogue, with their names.
     """
+    profiled = [entry["name"] for entry in entries if entry.get("profiled")]
+    if profiled and len(profiled) < len(entries):
+        raise PlumblineError(
+            "profiled workloads among measured ones: a boot whose server was profiled is not measured",
+            f"plumbline_workloads.{profiled[0]}.profiled",
+            [entry["name"] for entry in entries],
+            "workloads of an experiment that are all profiled, or none",
+            "put the profiled workloads into an experiment of their own",
+        )
     taken: dict[str, dict[str, str]] = {}
     for entry in entries:
         where = f"plumbline_workloads.{entry['name']}"

@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any, Dict, List, Mapping, Optional, Tuple
 from urllib.parse import urlsplit
 
+from . import stages
+
 _SAMPLE = re.compile(r"^([A-Za-z_:][\w:]*)(?:\{(.*)\})? (\S+)$")
 _RANK = re.compile(r'\b(?:tp|pp|moe_ep)_rank="(\d+)"')
 _MODE = re.compile(r'\bmode="([^"]*)"')
@@ -25,11 +27,13 @@ class Endpoint:
         self.host, self.port, self.prefix = url.hostname or "", url.port or 80, url.path.rstrip("/")
         self.headers, self.timeout_s = dict(headers), timeout_s
 
-    def call(self, method: str, path: str) -> Tuple[Optional[int], bytes]:
-        """(status, body), or (None, what went wrong)."""
+    def call(self, method: str, path: str, body: Optional[Mapping[str, Any]] = None) -> Tuple[Optional[int], bytes]:
+        """(status, body), or (None, what went wrong). ``body`` is sent as JSON."""
         connection = http.client.HTTPConnection(self.host, self.port, timeout=self.timeout_s)
         try:
-            connection.request(method, self.prefix + path, headers=self.headers)
+            sent = None if body is None else json.dumps(body)
+            headers = self.headers if body is None else {**self.headers, "Content-Type": "application/json"}
+            connection.request(method, self.prefix + path, body=sent, headers=headers)
             reply = connection.getresponse()
             return reply.status, reply.read()
         except (OSError, http.client.HTTPException) as error:
@@ -69,8 +73,30 @@ class Endpoint:
             if status == 200:
                 return None
             if status is None or status != 400 or time.monotonic() >= until:
-                return f"{status or 'no answer'}: {body[:200].decode('utf-8', 'replace').strip()}"
+                return _refusal(status, body)
             time.sleep(0.1)
+
+    def start_profile(self, folder: Path) -> Optional[str]:
+        """Have the next decode steps profiled into ``folder``. None, or why it could not be done."""
+        status, body = self.call("POST", "/start_profile", stages.request(str(folder)))
+        return None if status == 200 else _refusal(status, body)
+
+    def profiled(self, folder: Path, patience_s: float = 60.0) -> Optional[List[Mapping[str, Any]]]:
+        """The traces of that profile, one a rank, or None if none comes. Fewer steps than asked for end it here."""
+        until = time.monotonic() + patience_s
+        if not stages.traces(folder):
+            self.call("POST", "/stop_profile")
+        while True:
+            try:
+                return [stages.read(path) for path in stages.traces(folder)] or None
+            except (OSError, EOFError, ValueError):
+                if time.monotonic() >= until:
+                    return None
+            time.sleep(0.2)
+
+
+def _refusal(status: Optional[int], body: bytes) -> str:
+    return f"{status or 'no answer'}: {body[:200].decode('utf-8', 'replace').strip()}"
 
 
 def read_metrics(text: str) -> Dict[str, float]:

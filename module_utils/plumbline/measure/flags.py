@@ -35,7 +35,8 @@ class Surroundings:
 
     ``repeated``: ids of prompts that were sent more than once; ``eos``: per sample, tokens before the first end
     token, or None; ``foreign``: share of the machine's CPU time that neither the server nor the client used (None:
-    unknown); ``environment``: the server's; ``retractions``: lines of the log that tell of one; ``gpu``: None, or
+    unknown); ``environment``: the server's; ``retractions``: lines of the log that tell of one; ``profiled``: did the
+    server's profiler run; ``gpu``: None, or
     ``{event_reasons: {gpu: {reason: seconds in the window}}, links: {gpu: {width, width_max, gen, gen_max}}}``."""
 
     checks: Sequence[Mapping[str, Any]]
@@ -44,6 +45,7 @@ class Surroundings:
     foreign: Optional[float] = None
     environment: Mapping[str, str] = field(default_factory=dict)
     retractions: int = 0
+    profiled: bool = False
     gpu: Optional[Mapping[str, Any]] = None
 
 
@@ -55,6 +57,7 @@ def all_flags(evidence: Evidence, around: Surroundings) -> List[Dict[str, Any]]:
     """Every flag that this measurement earns."""
     found = [
         *_gpu(around.gpu),
+        _profiled(around),
         _graph_off(evidence),
         _cached(evidence),
         _repeated(around),
@@ -98,6 +101,12 @@ def _gpu(samples: Optional[Mapping[str, Any]]) -> List[Dict[str, Any]]:
     if wedged:
         out.append(flag("foreign_load", "; ".join(w["detail"] for w in wedged), True))
     return out
+
+
+def _profiled(around: Surroundings) -> Optional[Dict[str, Any]]:
+    if not around.profiled:
+        return None
+    return flag("profiled", "the server's profiler ran: its figures are those of stages, not of speed", True)
 
 
 def _graph_off(evidence: Evidence) -> Optional[Dict[str, Any]]:

@@ -20,7 +20,7 @@ from ..gpu import samples as gpu_samples
 from ..server import boots, lease, spool
 from ..server.supervisor import process_start
 from ..sglang import failures, loglines
-from . import checks, cpu, endpoint, figures, flags
+from . import checks, cpu, endpoint, figures, flags, stages
 from . import workload as work
 from .client import LoadClient
 from .stream import Sample
@@ -169,6 +169,10 @@ def _measure(task: Task, plan: work.Workload, requests: work.Requests, result: D
         tick=_ticker(renewer, task.sampler),
     )
     _warm_up(task, server, client, requests)
+    if plan.profiled:
+        refused = server.start_profile(_traces(task))
+        if refused:
+            raise _dead(task, refused) or _FailedError("profile_refused", f"/start_profile: {refused}")
     evidence, around, seconds = _window(task, plan, requests, server, client, speculative, result)
     samples = evidence.samples
     result["duration_s"] = seconds
@@ -181,9 +185,25 @@ def _measure(task: Task, plan: work.Workload, requests: work.Requests, result: D
         raise dead
     if len(errors) == len(samples):
         raise _FailedError(str(errors[0].error), errors[0].detail)
+    if plan.profiled:
+        _stages(task, server, info, result)
     result["checks"] = checks.all_checks(evidence)
     result["flags"] = flags.all_flags(evidence, flags.Surroundings(**{**vars(around), "checks": result["checks"]}))
     result["status"] = "ok"
+
+
+def _traces(task: Task) -> Path:
+    return boots.folder(task.root, task.boot) / "profile" / task.id
+
+
+def _stages(task: Task, server: endpoint.Endpoint, info: Mapping[str, Any], result: Dict[str, Any]) -> None:
+    """What a cycle is made of, into the result. Raises _FailedError if the profiler left nothing that says it."""
+    traces = server.profiled(_traces(task))
+    found = stages.summary(map(stages.stages, traces or ()), info.get("speculative_num_steps"))
+    if found is None:
+        raise _FailedError("profile_empty", f"no trace in {_traces(task)} holds a decode or a verify step")
+    result["conditions"]["stages"] = found
+    result["metrics"].update(verify_ms=found["verify_ms"], draft_ms=found["draft_ms"])
 
 
 def _warm_up(task: Task, server: endpoint.Endpoint, client: LoadClient, requests: work.Requests) -> None:
@@ -240,6 +260,7 @@ def _window(
         foreign=None if task.engine == "simulator" else spent["foreign"],
         environment=_environment(task, info),
         retractions=window.count("Retract requests"),
+        profiled=plan.profiled,
         gpu=task.sampler.result() if task.sampler else None,
     )
     result["conditions"] = {

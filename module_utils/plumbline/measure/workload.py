@@ -23,6 +23,7 @@ KEYS = (
     "warmup_tokens",
     "temperature",
     "greedy_equal",
+    "profiled",
     "description",
     "idle_timeout_s",
     "deadline_s",
@@ -40,7 +41,8 @@ class Prompt:
 
 @dataclass(frozen=True)
 class Workload:
-    """A checked specification. Times in seconds; ``take`` None means: to the end of the file."""
+    """A checked specification. Times in seconds; ``take`` None means: to the end of the file; ``profiled``: for the
+    stages of a cycle (`stages`), so that its speed is not one to compare."""
 
     concurrency: int
     requests: int
@@ -53,6 +55,7 @@ class Workload:
     take: Optional[int]
     idle_timeout_s: float
     deadline_s: Optional[float]
+    profiled: bool = False
 
 
 @dataclass(frozen=True)
@@ -111,6 +114,7 @@ def check(spec: Mapping[str, Any], where: str) -> Workload:
         take=take,
         idle_timeout_s=_number(spec, "idle_timeout_s", where, 120.0),
         deadline_s=None if spec.get("deadline_s") is None else _number(spec, "deadline_s", where, 0.0),
+        profiled=_switch(spec, "profiled", where),
     )
 
 
@@ -222,6 +226,13 @@ def _whole(values: Mapping[str, Any], key: str, where: str, least: int, default:
         raise PlumblineError(
             f"{key} must be a whole number", f"{where}: {key}", value, f"{least} or more", _mend(value, key)
         )
+    return value
+
+
+def _switch(values: Mapping[str, Any], key: str, where: str) -> bool:
+    value = values.get(key, False)
+    if not isinstance(value, bool):
+        raise PlumblineError(f"{key} is no switch", f"{where}: {key}", value, "true, false", "write true or false")
     return value
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from plumbline.measure import endpoint
+from plumbline.measure import endpoint, stages
 from plumbline.nccl import proof
 from plumbline.sglang import loglines
 from simulated_servers import PROFILE, Server, eagle, make_build
@@ -244,4 +244,26 @@ def test_every_rank_proves_its_profile(start: Start, physics: Physics, tmp_path:
         assert found["profile_in_force"] is (without is None), found["reasons"]
         if without is not None:
             assert any("rank 5 of 8" in reason for reason in found["reasons"])
+        server.stop()
+
+
+def test_profiled_steps_are_those_of_the_physics(start: Start, physics: Physics, tmp_path: Path) -> None:
+    document = physics("story-b", ranks=2, decode_ms=3, prefill={})
+    document["steps"][3].update(verify_ms=4.4, draft_ms=0.2)
+    for args, steps, verify, draft, decode in ((eagle(3), 3, 4.4, 0.2, None), ([], None, None, None, 3.0)):
+        server = start(document, *args, folder=f"steps-{steps}", build="sim-b").wait_ready()
+        folder = tmp_path / f"traces-{steps}"
+        client = endpoint.Endpoint(server.url)
+        assert client.start_profile(folder) is None
+        assert "already in progress" in (client.start_profile(folder) or "")
+        server.generate(PROMPT, 200)
+        found = stages.summary(map(stages.stages, client.profiled(folder) or ()), steps)
+        assert found is not None and found["cycles"] == stages.CYCLES and found["batch"] == 1
+        for name, value in (("verify_ms", verify), ("draft_ms", draft), ("decode_ms", decode)):
+            assert found[name] == (None if value is None else pytest.approx(value, rel=0.02)), name
+        # Fewer steps than asked for are ended by whoever asked.
+        again = tmp_path / f"again-{steps}"
+        assert client.start_profile(again) is None
+        server.generate(PROMPT, 9)
+        assert stages.summary(map(stages.stages, client.profiled(again) or ()), steps)["cycles"] < stages.CYCLES
         server.stop()

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 MEANINGS = {
+    "profiled": "the server's profiler ran: the stages of a cycle are true, its speed is not one to compare.",
     "throttled": "the GPU's clock event counters moved during the window: it was held back by heat or power, so the "
                  "figure is of a slower machine. Look at cooling and the power cap, then measure again.",
     "pcie_narrow": "a GPU's PCIe link ran narrower or slower under load than it can. Reseat the card, check the slot.",

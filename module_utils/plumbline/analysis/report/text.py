@@ -89,6 +89,9 @@ def markdown(verdict: dict, measurements: list[dict]) -> str:
             out += [f"- {b['host']}, {b['workload']}: {r}" for r in b["reasons"]]
             out += [f"- {b['host']}, {b['workload']}: {describe_difference(d)}" for d in b["state_changes"]]
         out.append("")
+    stages = stage_rows(measurements)
+    if stages:
+        out += ["## What a cycle is made of", "", markdown_table(STAGE_HEAD, stages), ""]
     out += ["## Measurements", "", markdown_table(MEASUREMENT_HEAD, measurement_rows(measurements)), ""]
     flags = sorted({f["name"] for m in measurements for f in m["flags"]})
     if flags:
@@ -131,3 +134,15 @@ def measurement_rows(measurements: list[dict]) -> list[tuple[str, ...]]:
              number((m["metrics"]["ttft_ms"] or {}).get("p50"), 0),
              ", ".join(f["name"] + ("!" if f["invalidates"] else "") for f in m["flags"]),
              m["status"] if m["status"] == "ok" else f"failed: {m['failure']['class']}") for m in measurements]
+
+
+STAGE_HEAD = ("host", "arm", "workload", "batch", "decode ms", "verify ms", "drafting ms", "cycle ms", "cycles",
+              "timed on")
+
+
+def stage_rows(measurements: list[dict]) -> list[tuple[str, ...]]:
+    """One row of texts a profiled measurement, in the order of STAGE_HEAD."""
+    profiled = [(m, m["conditions"]["stages"]) for m in measurements if m["conditions"].get("stages")]
+    return [(m["host"], m["arm"], m["workload"], str(s["batch"]), number(s["decode_ms"]), number(s["verify_ms"]),
+             number(s["drafting_ms"]), number(s["cycle_ms"]), f"{s['cycles']} of {s['ranks']} ranks", s["timed_on"])
+            for m, s in profiled]

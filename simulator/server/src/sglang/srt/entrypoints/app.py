@@ -36,6 +36,7 @@ class Application:
         self.started_at = time.time()
         self._steps_since_ready = 0
         self._sampled = 0
+        self._profile_to, self._profile_steps = "", 0
         self.ranks = Ranks(boot, loop, lambda: self.stopping, self.sigquit)
         self._tag = "TP0" if boot.physics["ranks"] > 1 else ""
         self._fault = boot.fault("decode")
@@ -242,6 +243,10 @@ class Application:
 
     # ------------------------------------------------------------------ running
     def _step(self) -> None:
+        if self.scheduler.profile is not None and self._profile_steps:
+            self._profile_steps -= 1
+            if not self._profile_steps:
+                self._end_profile()
         if not self.ready or self._fault is None:
             return
         self._steps_since_ready += 1
@@ -289,6 +294,7 @@ class Application:
             return
         body = parse(exchange.request.body) if exchange.request.body else {}
         self._profile_to = str(body.get("output_dir") or os.environ.get("SGLANG_TORCH_PROFILER_DIR") or "/tmp")
+        self._profile_steps = int(body.get("num_steps") or 0)
         self.scheduler.profile = []
         log("Profiling starts.", self._tag)
         exchange.answer(200, b"Start profiling.\n", "text/plain; charset=utf-8")
@@ -299,10 +305,13 @@ class Application:
                 400, b"Profiling is not in progress. Call /start_profile first.\n", "text/plain; charset=utf-8"
             )
             return
-        info.write_trace(self.scheduler.profile, self._profile_to, self._tag or "TP0")
+        self._end_profile()
+        exchange.answer(200, b"Stop profiling. This will take some time.\n", "text/plain; charset=utf-8")
+
+    def _end_profile(self) -> None:
+        info.write_trace(self.scheduler.profile or [], self._profile_to, self._tag or "TP0")
         self.scheduler.profile = None
         log(f"Profiling done. Traces are saved to: {self._profile_to}", self._tag)
-        exchange.answer(200, b"Stop profiling. This will take some time.\n", "text/plain; charset=utf-8")
 
     def _metrics(self, exchange: Exchange) -> None:
         exchange.answer(200, info.metrics(self).encode(), "text/plain; version=0.0.4; charset=utf-8")

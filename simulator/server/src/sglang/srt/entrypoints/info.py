@@ -183,12 +183,12 @@ def write_trace(steps: List[Dict[str, Any]], folder: str, tag: str) -> Path:
     events = [
         {
             "ph": "X",
-            "cat": "gpu_user_annotation",
+            "cat": "user_annotation",
             "name": step["name"],
             "pid": 0,
             "tid": 0,
             "ts": step["at"] * 1e6,
-            "dur": step["for"] * 1e3,
+            "dur": step["for"] * 1e6,
             "args": {"batch": step["batch"]},
         }
         for step in steps

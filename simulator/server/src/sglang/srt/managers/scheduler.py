@@ -224,10 +224,12 @@ class Scheduler:
         parts = self.model.parts(batch)
         share = (self._ends - self._began) / max(1e-9, sum(parts.values()))
         at = self._began
-        for name in ("draft", "verify", "decode"):
-            if name in parts and self.profile is not None:
-                self.profile.append({"name": name, "at": at, "for": parts[name] * share, "batch": batch})
-                at += parts[name] * share
+        # As SGLang marks its stages for the profiler.
+        names = {"draft": "draft", "verify": f"step[VERIFY bs={batch}]", "decode": f"step[DECODE bs={batch}]"}
+        for part in names:
+            if part in parts and self.profile is not None:
+                self.profile.append({"name": names[part], "at": at, "for": parts[part] * share, "batch": batch})
+                at += parts[part] * share
 
     def _log_prefill(self, new: int, start: float) -> None:
         gap, self._prefill_at = max(1e-6, start - self._prefill_at), start
