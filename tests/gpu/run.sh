@@ -126,7 +126,7 @@ bring_back() {
     mkdir -p "$results/boots/$(basename "$boot")"
     grep -v "Ignore import error" "$boot/server.log" | tail -c 200000 >"$results/boots/$(basename "$boot")/server.log"
     cp "$boot"/exit.json "$results/boots/$(basename "$boot")/" 2>/dev/null
-    find "$boot/profile" -name '*TP-0*' -not -name '*EXTEND*' -size -6000k -exec cp {} "$results/boots/$(basename "$boot")/" \; 2>/dev/null
+    find "$boot/profile" -name '*TP-0*' -size -6000k -exec cp {} "$results/boots/$(basename "$boot")/" \; 2>/dev/null
   done
   # Measurements that no task has recorded yet.
   if compgen -G "$work/root/spool/*.json" >/dev/null; then mkdir -p "$results/spool" && cp "$work"/root/spool/*.json "$results/spool/" 2>/dev/null; fi

@@ -37,11 +37,15 @@ class Stage:
 
 
 def request(folder: str) -> Dict[str, Any]:
-    """The body of ``/start_profile``: the next CYCLES decode steps, without stacks, written below ``folder``."""
+    """The body of ``/start_profile``: the next request's prefill and CYCLES steps, without stacks, below ``folder``.
+
+    Not by stage: that is a profile of the prefill and then one of decode, and torch's profiler, stopped again so soon,
+    was seen to end a rank with a segmentation fault.
+    """
     return {
         "output_dir": folder,
-        "num_steps": CYCLES,
-        "profile_by_stage": True,
+        "start_step": 1,
+        "num_steps": CYCLES + 1,
         "activities": ["CPU", "GPU"],
         "with_stack": False,
         "record_shapes": False,
@@ -49,8 +53,8 @@ def request(folder: str) -> Dict[str, Any]:
 
 
 def traces(folder: Path) -> List[Path]:
-    """The traces of decode steps in ``folder``, one a rank; those of a prefill are left out."""
-    return [path for path in sorted(folder.glob("*.trace.json.gz")) if "-EXTEND" not in path.name]
+    """The traces in ``folder``, one a rank."""
+    return sorted(folder.glob("*.trace.json.gz"))
 
 
 def read(path: Path) -> Mapping[str, Any]:

@@ -66,10 +66,13 @@ def test_of_a_baseline_it_is_the_decode_steps_of_the_commonest_batch_on_every_ra
     assert found["spread"]["decode_ms"] == [9.0, 11.0]
 
 
-def test_a_trace_of_a_prefill_alone_says_nothing(tmp_path: Path) -> None:
-    for name in ("1.0-TP-0-EXTEND", "1.0-TP-0-DECODE"):
-        with gzip.open(tmp_path / f"{name}.trace.json.gz", "wt") as file:
-            json.dump({"traceEvents": [mark("step[EXTEND bs=1 toks=40]", 0, 5)]}, file)
-    paths = stages.traces(tmp_path)
-    assert [p.name for p in paths] == ["1.0-TP-0-DECODE.trace.json.gz"]
-    assert stages.summary([stages.stages(stages.read(p)) for p in paths], 2) is None
+def test_what_is_drafted_in_a_prefill_is_of_no_cycle_and_a_prefill_alone_says_nothing(tmp_path: Path) -> None:
+    prefill = [mark("step[EXTEND bs=1 toks=40]", 0, 50_000), mark("draft_extend", 51_000, 9_000)]
+    with gzip.open(tmp_path / "1.0-TP-0.trace.json.gz", "wt") as file:
+        json.dump({"traceEvents": prefill}, file)
+    (path,) = stages.traces(tmp_path)
+    assert stages.summary([stages.stages(stages.read(path))], 2) is None
+    cycles = [e for i in range(3) for e in (mark("step[VERIFY bs=1]", 100_000 + i * 30_000, 20_000),
+                                            mark("draft_extend", 121_000 + i * 30_000, 4_000))]
+    found = stages.summary([stages.stages({"traceEvents": prefill + cycles})], 2)
+    assert found is not None and (found["verify_ms"], found["drafting_ms"]) == (20.0, 4.0)
