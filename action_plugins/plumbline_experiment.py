@@ -18,10 +18,8 @@ class ActionModule(PlumblineAction):
 
     def act(self, arguments: dict, task_vars: dict) -> dict:
         folder = Path(arguments["folder"]).resolve()
-        path = Path(arguments["experiment"])
-        if path.suffix not in (".yml", ".yaml"):
-            path = folder / f"{arguments['experiment']}.yml"
-        document = experiments.load(path)
+        name = arguments["experiment"]
+        document = experiments.load(Path(name) if experiments.is_path(name) else folder / f"{name}.yml")
         results = Results(arguments["results_root"])
         results.check_writable()
         run, resumed = results.experiment(document["name"]).choose_run(arguments["run"])

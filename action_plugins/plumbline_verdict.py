@@ -1,6 +1,9 @@
 """Judge a run of an experiment and write its report. Documentation: library/plumbline_verdict.py."""
 from __future__ import annotations
 
+from pathlib import Path
+
+from plumbline.analysis import experiment as experiments
 from plumbline.analysis import judge
 from plumbline.analysis.action import PlumblineAction
 from plumbline.analysis.report import write as write_report
@@ -20,7 +23,8 @@ class ActionModule(PlumblineAction):
 
     def act(self, arguments: dict, task_vars: dict) -> dict:
         results = Results(arguments["results_root"])
-        store = results.experiment(arguments["experiment"])
+        name = arguments["experiment"]
+        store = results.experiment(experiments.load(Path(name))["name"] if experiments.is_path(name) else name)
         document = judge.judge(results, store, arguments["run"], arguments["margin"], arguments["confidence"])
         if self._task.check_mode:
             return {"verdict": document, "table": table(document), "report": None, "written": [],

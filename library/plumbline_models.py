@@ -87,16 +87,11 @@ EXAMPLES = r"""
 """
 
 RETURN = r"""
-ansible_facts:
-  description: The fact C(sglang_models_paths), the folder of each named model.
+paths:
+  description: Folder on the host of each named model.
   returned: success
   type: dict
-  contains:
-    sglang_models_paths:
-      description: Folder on the host, by name.
-      type: dict
-      returned: success
-      sample: {tiny-llama: /opt/plumbline/models/tiny-llama-0123456789ab}
+  sample: {tiny-llama: /opt/plumbline/models/tiny-llama-0123456789ab}
 models:
   description: What is known of each named model.
   returned: success
@@ -167,8 +162,7 @@ def main() -> None:
         module.fail_json(msg=str(e), error=e.as_dict())
     except OSError as e:
         module.fail_json(msg=f"cannot place the models: {e.strerror}: {e.filename}")
-    paths = done.pop("paths")
-    module.exit_json(ansible_facts={"sglang_models_paths": paths}, **done)
+    module.exit_json(**done)
 
 
 if __name__ == "__main__":

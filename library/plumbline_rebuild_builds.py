@@ -79,6 +79,10 @@ name:
   description: Name of that build.
   returned: with I(state=rolled_back)
   type: str
+says:
+  description: Both builds for a person, each with the first twelve digits of its digest, its name and its version of SGLang.
+  returned: with I(state=rolled_back)
+  type: str
 """
 
 from pathlib import Path

@@ -112,7 +112,7 @@ EXAMPLES = r"""
 
 - name: Show the speed of one stream
   ansible.builtin.debug:
-    msg: "{{ plumbline_throughput.decode_tok_s }} tok/s"
+    msg: "{{ ansible_facts.plumbline_throughput.decode_tok_s }} tok/s"
 """
 
 RETURN = r"""

@@ -24,6 +24,11 @@ DEFAULTS: dict[str, Any] = {
 _FIRST_AXES = ("variant", "nccl_profile", "build", "draft")
 
 
+def is_path(name: str) -> bool:
+    """Whether an experiment is named by its file rather than by its name."""
+    return Path(name).suffix in (".yml", ".yaml")
+
+
 def load(path: Path) -> dict:
     """The experiment in the YAML file ``path``, validated and with defaults.
 
