@@ -18,6 +18,8 @@ import ansible_runner
 import yaml
 
 ROOT = Path(__file__).parents[2]
+# Named, since Molecule would find it in a Git repository only.
+SHARED = ROOT / ".config" / "molecule" / "config.yml"
 NEEDED = ("mmdebstrap", "systemd-nspawn", "apt-cacher-ng", "ip", "ssh", "dpkg-scanpackages", "gpg")
 # On a host of the scenarios.
 BUILDS = "/opt/plumbline/builds"
@@ -63,7 +65,7 @@ class HostsLab:
         log = self.folder / f"molecule-{argv[0]}.log"
         with log.open("w") as f:
             done = subprocess.run(
-                ["molecule", argv[0], "-s", self.scenario, *argv[1:]],
+                ["molecule", "--base-config", str(SHARED), argv[0], "-s", self.scenario, *argv[1:]],
                 cwd=ROOT, env=self.environment, stdin=subprocess.DEVNULL, stdout=f, stderr=subprocess.STDOUT,
             )  # fmt: skip
         return done.returncode, log.read_text()

@@ -93,7 +93,8 @@ class Host:
 
     def calls(self) -> list[str]:
         """Tasks of the last run that called a module on the host."""
-        local = ("validate", "include", "import", "set_fact", "debug", "assert", "fail", "plumbline_rebuild")
+        local = ("validate", "include", "import", "set_fact", "debug", "assert", "fail", "plumbline_command_line",
+                 "plumbline_rebuild")
         ok = [e["event_data"] for e in self.lab.events if e["event"] == "runner_on_ok"]
         names = [d["task_action"].rpartition(".")[2] for d in ok]
         return [n for n in names if not n.startswith(local) or n.startswith("plumbline_rebuild_")]
@@ -330,6 +331,8 @@ def test_another_build_is_switched_to_and_rolled_back(host: Host):
     assert (known / manifest.FILE).is_file(), "the old one stays"
     assert host.rebuild(rollback=True).rc == 0, host.lab.text()
     assert host.build == known
+    went = f"from build {other.name[:12]} (sim-b, sglang 0.5.23+sim.b) to build {known.name[:12]} (sim-a, sglang"
+    assert went in host.lab.text()
     assert found(host.compare()) == {}
 
 

@@ -136,14 +136,6 @@ def user_conf_from_home(version: Union[str, int]) -> bool:
     return parse_version(version) >= (2, 30)
 
 
-def default_p2p_level(version: Union[str, int]) -> str:
-    """The largest distance at which NCCL uses P2P if nothing is set: PXB since 2.23, SYS before.
-
-    (AMD hosts of at most two GPUs: SYS; before 2.23 some CPUs: PXB.) Farther pairs talk through shared memory.
-    """
-    return "PXB" if parse_version(version) >= (2, 23) else "SYS"
-
-
 def parse_conf(text: str, comments: bool = True) -> Dict[str, str]:
     """A conf file as NCCL reads it: KEY=VALUE, nothing trimmed, ``#`` at column 0, the first of equal keys wins."""
     values: Dict[str, str] = {}

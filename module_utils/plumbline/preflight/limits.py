@@ -9,6 +9,7 @@ from typing import Any, Dict, List, Mapping, Optional
 from ..state.context import Context
 from .facts import Facts
 from .finding import Finding, cannot, finding
+from .processes import simulated_elsewhere
 
 
 def nccl_ib(_context: Context, expected: Mapping[str, Any], facts: Facts) -> List[Finding]:
@@ -52,7 +53,7 @@ def _limit(context: Context, pid: str, name: str) -> Optional[float]:
     return float("inf") if found.group(1) == "unlimited" else float(found.group(1))
 
 
-def _subjects(context: Context) -> Dict[str, str]:
+def _subjects(context: Context, expected: Mapping[str, Any]) -> Dict[str, str]:
     """Whose limits count: the server's if it runs, else this session's; and dockerd's, which containers inherit."""
     out: Dict[str, str] = {}
     for pid in context.names("/proc"):
@@ -60,7 +61,8 @@ def _subjects(context: Context) -> Dict[str, str]:
             continue
         command = context.text(f"/proc/{pid}/cmdline")
         if "sglang.launch_server" in command or "sglang\0serve" in command:
-            out.setdefault(f"the server (pid {pid})", pid)
+            if not simulated_elsewhere(context, expected, int(pid)):
+                out[f"the server (pid {pid})"] = pid
         elif re.match(r"(?:/\S*/)?(dockerd|containerd)(\0|$)", command):
             out[f"{command.split(chr(0))[0].rpartition('/')[2]} (pid {pid})"] = pid
     if not any(name.startswith("the server") for name in out):
@@ -68,9 +70,9 @@ def _subjects(context: Context) -> Dict[str, str]:
     return out
 
 
-def _least(context: Context, name: str, wanted: float) -> List[str]:
+def _least(context: Context, expected: Mapping[str, Any], name: str, wanted: float) -> List[str]:
     out = []
-    for subject, pid in _subjects(context).items():
+    for subject, pid in _subjects(context, expected).items():
         limit = _limit(context, pid, name)
         if limit is not None and limit < wanted:
             out.append(f"{subject}: {limit:.0f}")
@@ -83,7 +85,7 @@ def memlock(context: Context, expected: Mapping[str, Any], facts: Facts) -> List
     if asked in (None, ""):
         return []
     wanted = float("inf") if str(asked) in ("unlimited", "infinity") else float(asked)
-    low = _least(context, "Max locked memory", wanted)
+    low = _least(context, expected, "Max locked memory", wanted)
     return finding(
         not low,
         "memory may be locked without a limit" if wanted == float("inf") else "enough memory may be locked",
@@ -99,7 +101,7 @@ def nofile(context: Context, expected: Mapping[str, Any], facts: Facts) -> List[
     wanted = int(expected.get("nofile") or 0)
     if not wanted:
         return []
-    low = _least(context, "Max open files", wanted)
+    low = _least(context, expected, "Max open files", wanted)
     return finding(
         not low,
         "enough files may be open",

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import os
 import re
+from pathlib import Path
 from typing import Any, Dict, List, Mapping, Set
 
 from ..server import boots
@@ -37,6 +40,20 @@ def _ours(context: Context, expected: Mapping[str, Any]) -> Set[int]:
     return out
 
 
+def simulated_elsewhere(context: Context, expected: Mapping[str, Any], pid: int) -> bool:
+    """Whether a process is the simulated server of another root's boot; the log that it writes to says which.
+
+    Simulated hosts share a machine, and no GPU: what one of them runs is nothing that another has to mend.
+    """
+    try:
+        log = Path(os.readlink(context.path(f"/proc/{pid}/fd/1")))  # noqa: PTH115
+        root = log.parents[2]  # ROOT/boots/ID/server.log
+        environment = json.loads(context.text(log.with_name("spec.json")))["environment"]
+    except (OSError, ValueError, LookupError):
+        return False  # no boot's, or another user's
+    return "PLUMBLINE_SIMULATOR_PHYSICS" in environment and root != Path(str(expected.get("root") or "/")).resolve()
+
+
 def orphans(context: Context, expected: Mapping[str, Any], _facts: Facts) -> List[Finding]:
     """SGLang's processes whose parent is gone: they hold GPU memory and the port for hours."""
     found: Dict[int, str] = {}
@@ -45,7 +62,9 @@ def orphans(context: Context, expected: Mapping[str, Any], _facts: Facts) -> Lis
             command = context.text(f"/proc/{entry}/cmdline")
             if _SERVER.search(command) and _parent(context, int(entry)) == 1:
                 found[int(entry)] = command.replace("\0", " ").strip()[:80]
-    lost = {pid: command for pid, command in found.items() if pid not in _ours(context, expected)} if found else {}
+    known = _ours(context, expected) if found else set()
+    known |= {pid for pid in found if simulated_elsewhere(context, expected, pid)}
+    lost = {pid: command for pid, command in found.items() if pid not in known}
     said = "; ".join(
         f"pid {pid} ({command}) in cgroup {_cgroup(context, pid) or '?'}" for pid, command in sorted(lost.items())
     )

@@ -103,7 +103,7 @@ def restore(root: Path, digest: str, check: bool = False) -> Dict[str, Any]:
 
 def roll_back(root: Path, check: bool = False) -> Dict[str, Any]:
     """Point `current` to the build that it pointed to before the last rebuild that changed it: ``{changed, was, now,
-    name}``. Raises PlumblineError if there is none."""
+    name, says}``. Raises PlumblineError if there is none."""
     now = manifest.current(root)
     here = {p.name for p in manifest.whole(root)}
     before = [row["was"] for row in read_lines(manifest.builds_dir(root) / HISTORY) if row.get("was") != now]
@@ -118,12 +118,23 @@ def roll_back(root: Path, check: bool = False) -> Dict[str, Any]:
         )
     target = targets[-1]
     found = manifest.read(manifest.builds_dir(root) / target)
+    says = f"from {_words(root, now)} to {_words(root, target)}"
     if not check:
         with locked(root):
             if now:
                 append_line(manifest.builds_dir(root) / HISTORY, {"at": _now(), "was": now, "state": "rollback"})
             manifest.switch(root, target)
-    return {"changed": True, "was": now, "now": target, "name": found["name"] if found else None}
+    return {"changed": True, "was": now, "now": target, "name": found["name"] if found else None, "says": says}
+
+
+def _words(root: Path, digest: Optional[str]) -> str:
+    """A build as a person tells it from others: `build 1a0de51a3f4a (sim-a, sglang 0.5.22)`."""
+    if not digest:
+        return "no build"
+    found = manifest.read(manifest.builds_dir(root) / digest)
+    if found is None:
+        return f"build {digest[:12]} ({'altered' if digest.endswith(ALTERED) else 'not whole'})"
+    return f"build {digest[:12]} ({found['name']}, sglang {found['sglang_version']})"
 
 
 def _now() -> str:

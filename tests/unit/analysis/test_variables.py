@@ -4,6 +4,7 @@ from __future__ import annotations
 import re
 
 import pytest
+from ansible.vars.reserved import is_reserved_name
 from plumbline.analysis import project, variables
 from plumbline.errors import PlumblineError
 
@@ -72,6 +73,13 @@ def test_every_name_of_the_readme_is_known() -> None:
 def test_every_name_that_a_playbook_says_how_to_set_is_known(path) -> None:
     text = path.read_text() + "".join(f.read_text() for f in (ROOT / "roles").glob("*/defaults/main.yml"))
     assert set(re.findall(r"-e ([a-z_]+)=", text)) <= {*variables.SHORT, *variables.of_roles()}
+
+
+def test_of_the_names_that_ansible_warns_of_there_is_one_and_it_is_explained() -> None:
+    names = {*variables.SHORT, *variables.CATALOGUES, *variables.of_roles()}
+    assert [name for name in sorted(names) if is_reserved_name(name)] == ["now"]
+    for path in ("playbooks/compare.yml", "docs/states.md"):
+        assert "Found variable using reserved name 'now'" in (ROOT / path).read_text()
 
 
 @pytest.mark.parametrize("path", [p for p in PLAYBOOKS if p.parent.name == "playbooks"], ids=lambda p: p.stem)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 from pathlib import Path
@@ -197,6 +198,25 @@ def test_orphans_are_named_with_their_cgroup_and_the_units_processes_are_not(tre
     tree.put("proc/90/cgroup", "0::/user.slice\n")
     tree.put("proc/90/stat", "90 (sglang::sched) S 42 90 90 0")
     assert tree.levels("orphans") == ["ok"]
+
+
+def test_servers_of_other_simulated_hosts_are_nothing_of_this_ones(tree: Tree) -> None:
+    """They share its machine. Without physics it is a real server, which takes memory from ours."""
+    low = "Max locked memory  8388608  8388608  bytes\n"
+    for pid, parent, command in ((90, 1, "sglang::scheduler_TP0\0"), (91, 42, "python\0-m\0sglang.launch_server\0")):
+        tree.put(f"proc/{pid}/cmdline", command)
+        tree.put(f"proc/{pid}/stat", f"{pid} (sglang) S {parent} 90 90 0")
+        tree.put(f"proc/{pid}/limits", low)
+        (tree.root / f"proc/{pid}/fd").mkdir()
+        (tree.root / f"proc/{pid}/fd/1").symlink_to("/hosts/sim-1/boots/B/server.log")
+    for root, environment, orphans, memlock in (
+        ("/hosts/sim-2", {"PLUMBLINE_SIMULATOR_PHYSICS": "/hosts/sim-1/simulator/physics.json"}, "ok", "ok"),
+        ("/hosts/sim-1", {"PLUMBLINE_SIMULATOR_PHYSICS": "/hosts/sim-1/simulator/physics.json"}, "error", "error"),
+        ("/hosts/sim-2", {}, "error", "error"),
+    ):
+        tree.put("hosts/sim-1/boots/B/spec.json", json.dumps({"environment": environment}))
+        assert tree.levels("orphans", root=root) == [orphans]
+        assert tree.levels("memlock", root=root, memlock="unlimited") == [memlock]
 
 
 def test_a_port_that_somebody_holds_is_named() -> None:

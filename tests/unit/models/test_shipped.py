@@ -78,9 +78,12 @@ def test_workloads_name_prompts_that_are_there(name: str) -> None:
     assert workload["prompts"]["skip"] + workload["prompts"]["take"] <= len(lines)
     # Each measured prompt comes once, and the kinds are mixed.
     assert workload["prompts"]["take"] == workload["warmup_requests"] + workload["requests"]
-    assert workload["requests"] >= max(8, workload["concurrency"]) and workload["output_tokens"] >= 256
+    # A profiled workload is for the stages of a few cycles, so two requests are enough.
+    profiled = workload.get("profiled", False)
+    assert workload["requests"] >= max(2 if profiled else 8, workload["concurrency"])
+    assert workload["output_tokens"] >= 256
     own = [json.loads(x) for x in lines[workload["prompts"]["skip"]:][:workload["prompts"]["take"]]]
-    assert {p["kind"] for p in own[workload["warmup_requests"]:]} == set(documents.KINDS)
+    assert profiled or {p["kind"] for p in own[workload["warmup_requests"]:]} == set(documents.KINDS)
 
 
 def test_no_prompt_belongs_to_two_workloads() -> None:

@@ -95,10 +95,19 @@ def test_roll_back_goes_to_the_build_that_was_current_before(root: Path):
     builds.prepare(root, None, "third")  # a rebuild that then failed: current is still B
     assert builds.roll_back(root, check=True)["now"] == A
     assert current(root).name == B
-    assert builds.roll_back(root) == {"changed": True, "was": B, "now": A, "name": "a"}
+    says = "from build bbbbbbbbbbbb (b, sglang 1) to build aaaaaaaaaaaa (a, sglang 1)"
+    assert builds.roll_back(root) == {"changed": True, "was": B, "now": A, "name": "a", "says": says}
     assert current(root).name == A
     assert builds.roll_back(root)["now"] == B, "and back again"
     assert [row["was"] for row in read_lines(root / "builds" / builds.HISTORY)] == [A, B, B, A]
+
+
+def test_a_roll_back_from_an_altered_build_says_so(root: Path):
+    builds.prepare(root, None, "other")
+    make(root, B)
+    manifest.switch(root, B)
+    builds.prepare(root, B, "other")  # set aside, and never made anew
+    assert builds.roll_back(root)["says"].startswith("from build bbbbbbbbbbbb (altered) to build aaaaaaaaaaaa (a,")
 
 
 def test_a_build_that_is_gone_is_no_way_back(root: Path):

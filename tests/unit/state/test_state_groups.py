@@ -401,3 +401,7 @@ def test_runtime_settings(host: Host) -> None:
     assert group.identity["swap"] == [{"name": "/swapfile", "kib": 2097148}] and group.identity["boost"] == absent()
     cache = group.condition["jit_cache./home/u/.triton/cache"]
     assert cache["files"] == 1 and cache["bytes"] == 10 and "jit_cache./home/u/.triton/cache" not in group.identity
+    assert group.condition["foreign_load"] == 0.0
+    context.manifest = {"engine": "simulator"}
+    simulated = runtime.observe(context, {}, runtime.LoadMeter(context))
+    assert simulated.condition["foreign_load"] == absent(), "its time is declared"

@@ -3,12 +3,10 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import jinja2
 
-from . import charts, text
-from .explain import flag_meaning
+from . import charts, explain, text
 
 _ENVIRONMENT = jinja2.Environment(loader=jinja2.FileSystemLoader(Path(__file__).parent), autoescape=True,
                                   trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined)
@@ -19,15 +17,11 @@ def render(verdict: dict, measurements: list[dict], compares: list[Path], proofs
 
     ``compares``: results of state comparisons to show; ``proofs``: NCCL proofs by id.
     """
-    flags: dict[str, list[dict[str, Any]]] = {}
-    for m in measurements:
-        for f in m["flags"]:
-            flags.setdefault(f["name"], []).append({"measurement": m, **f})
     states = {m["state"]["digest"]: m["state"] for m in measurements if m["state"]["digest"]}
     used = {m["nccl"].get("proof") for m in measurements} - {None}
     return _ENVIRONMENT.get_template("report.html.j2").render(
-        verdict=verdict, measurements=measurements, flags=flags, flag_meaning=flag_meaning, states=states, text=text,
-        proofs={k: v for k, v in proofs.items() if k in used},
+        verdict=verdict, measurements=measurements, flags=explain.flags_seen(measurements), explain=explain,
+        states=states, text=text, proofs={k: v for k, v in proofs.items() if k in used},
         interval_plot=charts.intervals(verdict["comparisons"], verdict["margin"]),
         breakeven_plot=charts.breakeven(verdict["comparisons"]),
         engines=sorted({m["engine"] for m in measurements}),

@@ -4,7 +4,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, Optional
 
-from .explain import flag_meaning
+from . import explain
 
 
 def number(value: Optional[float], digits: int = 2, unit: str = "") -> str:
@@ -93,9 +93,14 @@ def markdown(verdict: dict, measurements: list[dict]) -> str:
     if stages:
         out += ["## What a cycle is made of", "", markdown_table(STAGE_HEAD, stages), ""]
     out += ["## Measurements", "", markdown_table(MEASUREMENT_HEAD, measurement_rows(measurements)), ""]
-    flags = sorted({f["name"] for m in measurements for f in m["flags"]})
+    flags = explain.flags_seen(measurements)
     if flags:
-        out += ["## Flags", "", *[f"- `{name}`: {flag_meaning(name)}" for name in flags], ""]
+        out += ["## Flags", ""]
+        for name, seen in flags.items():
+            out.append(f"- `{name}`: {explain.flag_meaning(name)}")
+            out += [f"  - {f['says']}" for f in seen[:explain.SHOWN]]
+            out += [f"  - and {len(seen) - explain.SHOWN} more"] if len(seen) > explain.SHOWN else []
+        out.append("")
     failed = [m for m in measurements if m["status"] != "ok"]
     if failed:
         out += ["## Failures", ""]
