@@ -42,22 +42,26 @@ class CallbackModule(AnsiblesOwn):
     def __init__(self) -> None:
         super().__init__()
         self._said: set[str] = set()
+        self._failed = False
 
     def v2_runner_on_failed(self, result: Any, ignore_errors: bool = False) -> None:
         self._leave_to_dump(result)
         super().v2_runner_on_failed(result, ignore_errors)
+        self._failed = False
 
     def v2_runner_item_on_failed(self, result: Any) -> None:
         self._leave_to_dump(result)
         super().v2_runner_item_on_failed(result)
+        self._failed = False
 
     def _leave_to_dump(self, result: Any) -> None:
         """Take out what Ansible would show before the result: the same message, and where the task is written."""
+        self._failed = True
         if not self._display.verbosity and refusal(result.result):
             result.result.pop("exception", None)
 
     def _dump_results(self, result: Any, *args: Any, **kwargs: Any) -> Any:
-        lines = [] if self._display.verbosity else refusal(result)
+        lines = refusal(result) if self._failed and not self._display.verbosity else []
         if not lines:
             return super()._dump_results(result, *args, **kwargs)
         # A rescue that ends for the reason it was called for, or the same on many hosts.

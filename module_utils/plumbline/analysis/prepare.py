@@ -76,7 +76,7 @@ def arms(
         _entry("workload", w, books["workloads"], f"experiment {experiment['name']}, key workloads")
         for w in experiment["workloads"]
     ]
-    check_workloads(workloads)
+    check_workloads(workloads, experiment["repeats"])
     out: list[dict] = []
     faults = arguments.check_reserved(host["server_args"], f"sglang_server_args of {host['name']}")
     for name in {v.split("[", 1)[0] for v in _variants(experiment)} & set(books["variants"]):
@@ -219,20 +219,20 @@ def _path(where: str, name: str, paths: dict[str, str]) -> str:
     return paths[name]
 
 
-def check_workloads(entries: list[dict]) -> None:
-    """Refuse a faulty workload, prompts that are not what they are said to be or that two workloads share, and profiled
-    workloads among measured ones.
+def check_workloads(entries: list[dict], repeats: int = 1) -> None:
+    """Refuse a faulty workload, prompts that are not what they are said to be or that two workloads share, and a
+    profiled workload that is not alone on its boot.
 
-    ``entries``: of the catalogue, with their names.
+    ``entries``: of the catalogue, with their names; ``repeats``: how often each is measured on a boot.
     """
     profiled = [entry["name"] for entry in entries if entry.get("profiled")]
-    if profiled and len(profiled) < len(entries):
+    if profiled and (len(entries) > 1 or repeats > 1):
         raise PlumblineError(
-            "profiled workloads among measured ones: a boot whose server was profiled is not measured",
+            "a boot whose server is profiled is not measured, and not profiled twice",
             f"plumbline_workloads.{profiled[0]}.profiled",
-            [entry["name"] for entry in entries],
-            "workloads of an experiment that are all profiled, or none",
-            "put the profiled workloads into an experiment of their own",
+            {"workloads": [entry["name"] for entry in entries], "repeats": repeats},
+            "a profiled workload alone in its experiment, once a boot",
+            "give it an experiment of its own, without repeats",
         )
     taken: dict[str, dict[str, str]] = {}
     for entry in entries:

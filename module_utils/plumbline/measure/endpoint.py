@@ -81,17 +81,23 @@ class Endpoint:
         status, body = self.call("POST", "/start_profile", stages.request(str(folder)))
         return None if status == 200 else _refusal(status, body)
 
-    def profiled(self, folder: Path, patience_s: float = 60.0) -> Optional[List[Mapping[str, Any]]]:
-        """The traces of that profile, one a rank, or None if none comes. Fewer steps than asked for end it here."""
+    def profiled(self, folder: Path, ranks: int, patience_s: float = 60.0) -> Optional[List[Mapping[str, Any]]]:
+        """The traces of that profile, one of each rank, or None if they do not come.
+
+        Fewer steps than asked for end it here. A trace takes seconds to be written.
+        """
         until = time.monotonic() + patience_s
         if not stages.traces(folder):
             self.call("POST", "/stop_profile")
         while True:
             try:
-                return [stages.read(path) for path in stages.traces(folder)] or None
+                found = [stages.read(path) for path in stages.traces(folder)]
             except (OSError, EOFError, ValueError):
-                if time.monotonic() >= until:
-                    return None
+                found = []
+            if len(found) >= ranks:
+                return found
+            if time.monotonic() >= until:
+                return None
             time.sleep(0.2)
 
 

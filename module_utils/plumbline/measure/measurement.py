@@ -198,10 +198,12 @@ def _traces(task: Task) -> Path:
 
 def _stages(task: Task, server: endpoint.Endpoint, info: Mapping[str, Any], result: Dict[str, Any]) -> None:
     """What a cycle is made of, into the result. Raises _FailedError if the profiler left nothing that says it."""
-    traces = server.profiled(_traces(task))
+    # The simulator writes the first rank's alone.
+    ranks = 1 if task.engine == "simulator" else int(info.get("tp_size") or 1)
+    traces = server.profiled(_traces(task), ranks)
     found = stages.summary(map(stages.stages, traces or ()), info.get("speculative_num_steps"))
     if found is None:
-        raise _FailedError("profile_empty", f"no trace in {_traces(task)} holds a decode or a verify step")
+        raise _FailedError("profile_empty", f"no trace of {ranks} ranks with decode or verify steps in {_traces(task)}")
     result["conditions"]["stages"] = found
     result["metrics"].update(verify_ms=found["verify_ms"], draft_ms=found["draft_ms"])
 

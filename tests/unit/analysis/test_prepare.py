@@ -170,6 +170,16 @@ def test_workloads_that_share_prompts() -> None:
     assert "workloads one-stream and again share a prompt" in text
 
 
+def test_a_profiled_workload_is_alone_on_its_boot() -> None:
+    books = catalogues()
+    books["workloads"]["stages"] = {**books["workloads"]["one-stream"], "profiled": True}
+    assert "plumbline_workloads.stages.profiled" in refused(books=books, workloads=("one-stream", "stages"))
+    entry = {**books["workloads"]["stages"], "name": "stages"}
+    prepare.check_workloads([entry])
+    with pytest.raises(PlumblineError, match="not profiled twice"):
+        prepare.check_workloads([entry], repeats=2)
+
+
 def test_every_fault_is_named_at_once() -> None:
     text = refused(host={"server_args": {"tp-sice": 2, "context-lenght": 3}})
     assert "did you mean 'tp-size'" in text

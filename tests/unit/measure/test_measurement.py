@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import signal
@@ -296,3 +297,56 @@ def test_metrics_are_summed_over_labels_and_ranks_left_out() -> None:
         'y NaN\nz{is_streaming="true"} 1\nz{is_streaming="false"} 4\n'
     )
     assert endpoint.read_metrics(text) == {"x_total": 5.0, "x_total:a": 2.0, "x_total:b": 3.0, "z": 5.0}
+
+
+def profiling(traces: list[list[str]], refused: str = "") -> Callable[..., str | None]:
+    """In place of `Endpoint.start_profile`: leaves a trace a rank whose cycles have the named marks, 10 ms each."""
+
+    def start(_server: endpoint.Endpoint, folder: Path) -> str | None:
+        folder.mkdir(parents=True)
+        for rank, names in enumerate(traces):
+            events = [
+                {"cat": "user_annotation", "name": name, "ts": 1e4 * (i + 1), "dur": 1e4, "tid": 1}
+                for i, name in enumerate(names * 3)
+            ]
+            with gzip.open(folder / f"1.0-TP-{rank}.trace.json.gz", "wt") as file:
+                json.dump({"traceEvents": events}, file)
+        return refused or None
+
+    return start
+
+
+def test_a_profiled_workload_gives_stages_and_no_speed_to_compare(
+    root: Path, standin: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = {**SPEC, "profiled": True}
+    url = standin("--step-ms", "2", "--accept", "2")
+    monkeypatch.setattr(endpoint.Endpoint, "start_profile", profiling([["draft", "step[VERIFY bs=1]"]]))
+    result = measurement.measure(task(root, url, spec=spec))
+    assert result["status"] == "ok", result["failure"]
+    assert result["metrics"]["verify_ms"] == result["conditions"]["stages"]["verify_ms"] == 10.0
+    assert result["conditions"]["stages"]["drafting_ms"] == 10.0
+    assert [f["invalidates"] for f in result["flags"] if f["name"] == "profiled"] == [True]
+
+
+@pytest.mark.parametrize(
+    ("start", "failure"),
+    [
+        (profiling([], refused="400: Profiling is already in progress"), "profile_refused"),
+        (profiling([["step[EXTEND bs=1 toks=9]"]]), "profile_empty"),
+    ],
+    ids=["refused", "empty"],
+)
+def test_a_server_that_does_not_profile_fails_the_measurement(
+    root: Path, url: str, monkeypatch: pytest.MonkeyPatch, start: Callable[..., str | None], failure: str
+) -> None:
+    monkeypatch.setattr(endpoint.Endpoint, "start_profile", start)
+    result = measurement.measure(task(root, url, spec={**SPEC, "profiled": True}))
+    assert (result["status"], result["failure"]["class"]) == ("failed", failure)
+
+
+def test_traces_of_every_rank_are_waited_for(tmp_path: Path) -> None:
+    server = endpoint.Endpoint("http://127.0.0.1:9")
+    profiling([["step[DECODE bs=1]"]])(server, tmp_path / "traces")
+    assert len(server.profiled(tmp_path / "traces", 1) or ()) == 1
+    assert server.profiled(tmp_path / "traces", 2, patience_s=0.3) is None

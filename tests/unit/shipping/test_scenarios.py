@@ -40,7 +40,9 @@ def test_molecule_reads_both(scenario: str, steps: list[str], converge: str, tmp
     done = subprocess.run(
         [str(Path(sys.executable).parent / "molecule"), "matrix", "-s", scenario, "test"],
         cwd=ROOT, capture_output=True, text=True,
-        env={**os.environ, "LC_ALL": "C.UTF-8", "NO_COLOR": "1", "MOLECULE_EPHEMERAL_DIRECTORY": str(tmp_path)})
+        # Molecule looks for ansible-config beside what else is installed.
+        env={**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+             "LC_ALL": "C.UTF-8", "NO_COLOR": "1", "MOLECULE_EPHEMERAL_DIRECTORY": str(tmp_path)})
     found = dict(re.findall(r"─ (\w+) (.*)", done.stdout))
     assert list(found) == list(dict.fromkeys(steps)), done.stdout + done.stderr
     assert found["converge"] == str(ROOT / "molecule" / converge)

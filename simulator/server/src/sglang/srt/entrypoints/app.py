@@ -294,7 +294,8 @@ class Application:
             return
         body = parse(exchange.request.body) if exchange.request.body else {}
         self._profile_to = str(body.get("output_dir") or os.environ.get("SGLANG_TORCH_PROFILER_DIR") or "/tmp")
-        self._profile_steps = int(body.get("num_steps") or 0)
+        # One of the steps is the prefill, which is no decode step here.
+        self._profile_steps = int(body.get("num_steps") or 1) - 1
         self.scheduler.profile = []
         log("Profiling starts.", self._tag)
         exchange.answer(200, b"Start profiling.\n", "text/plain; charset=utf-8")
