@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 from pathlib import Path
 from typing import Any, Dict, List, Mapping, Set
@@ -46,7 +45,7 @@ def simulated_elsewhere(context: Context, expected: Mapping[str, Any], pid: int)
     Simulated hosts share a machine, and no GPU: what one of them runs is nothing that another has to mend.
     """
     try:
-        log = Path(os.readlink(context.path(f"/proc/{pid}/fd/1")))  # noqa: PTH115
+        log = Path(context.path(f"/proc/{pid}/fd/1")).readlink()
         root = log.parents[2]  # ROOT/boots/ID/server.log
         environment = json.loads(context.text(log.with_name("spec.json")))["environment"]
     except (OSError, ValueError, LookupError):
