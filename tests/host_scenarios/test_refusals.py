@@ -1,4 +1,4 @@
-"""What a rebuild refuses, what it never shows, and that a server which was stopped is started."""
+"""What a rebuild refuses, what it never shows, that a server which was stopped is started, and the way back."""
 
 from __future__ import annotations
 
@@ -61,6 +61,31 @@ def test_a_wrong_lock_is_refused_and_the_host_stays_as_it_is(known: HostsLab, ca
     assert known.sh(HOST, look) == before
     allowed = [t for t in known.changed() if "production server" not in t]
     assert allowed == []
+
+
+# The way back.
+
+
+def test_an_edit_is_kept_as_a_patch_rebuilt_and_rolled_back(known: HostsLab) -> None:
+    first = known.sh(HOST, f"readlink -f {BUILDS}/current")
+    known.sh(HOST, f"echo 'TWEAK = 1' >> {BUILDS}/current/{SITE}/sglang/srt/managers/scheduler.py")
+    assert known.play("capture", HOST, state="edited") == 0, known.text()
+    lock = yaml.safe_load((known.states / "edited.yml").read_text())
+    assert [entry["file"] for entry in lock["build"]["patches"]] == ["edited.patch"]
+    assert known.play("rebuild", HOST, state="edited", prove=False) == 0, known.text()
+    second = known.sh(HOST, f"readlink -f {BUILDS}/current")
+    assert second != first and known.compare(HOST, "edited") == {}
+    assert "TWEAK = 1" in known.sh(HOST, f"cat {second}/{SITE}/sglang/srt/managers/scheduler.py")
+    assert known.play("rebuild", HOST, cmdline="--check", rollback=True) == 0, known.text()
+    assert known.sh(HOST, f"readlink -f {BUILDS}/current") == second, "check mode moved it"
+    for back in (first, second, first):
+        assert known.play("rebuild", HOST, rollback=True) == 0, known.text()
+        assert "went back" in known.text() and back.rpartition("/")[2][:12] in known.text()
+        assert known.sh(HOST, f"readlink -f {BUILDS}/current") == back
+        pid = known.sh(HOST, "systemctl show -P MainPID sglang.service")
+        assert back in known.sh(HOST, f"tr '\\0' ' ' < /proc/{pid}/cmdline"), "the server runs the build it went back to"
+    assert known.play("rebuild", HOST, state="known", prove=False) == 0, known.text()
+    assert known.compare(HOST) == {}
 
 
 # Held.
