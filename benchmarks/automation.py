@@ -1,10 +1,12 @@
-"""What the automation costs: wall time of a matrix less the time in which servers started, measured and stopped.
+"""What the automation costs: wall time of a matrix less the time in which servers started and measured.
 
     .venv/bin/python benchmarks/automation.py [--hosts 1]
 
 Runs `playbooks/matrix.yml` with experiments/demo.yml on a simulated host (the server is quick, so that what is left is
 Ansible's and ours), and then, in the same run, a plain loop without Ansible that starts the same servers with the same
-argv, polls them, and measures them with the same client. Prints a Markdown table: seconds a boot.
+argv, polls them, and measures them with the same client. What starting and measuring take (warm-up, caches flushed, the
+window, the checks) is that of the loop, for both: nothing but the automation differs. Prints a Markdown table: seconds
+a boot.
 """
 from __future__ import annotations
 
@@ -92,13 +94,12 @@ def main() -> None:
         store = Results(folder / "results").experiment("demo")
         records = store.measurements(store.runs()[-1])
         boots = boots_of(records)
-        servers = sum(mine[0]["server"]["start_s"] + sum(r["duration_s"] for r in mine) for mine in boots.values())
         loop_wall, loop_useful = by_hand(folder, records)
         n = len(boots)
         print(f"{n} boots of `experiments/demo.yml` on a simulated host; load average {os.getloadavg()[0]:.1f}, "
               f"{os.cpu_count()} CPUs. The first run, which also made the build, took {first:.0f} s.\n")
         print("| | wall time | starting and measuring | the rest, a boot |\n|---|---|---|---|")
-        print(f"| `matrix.yml` | {wall:.1f} s | {servers:.1f} s | {(wall - servers) / n:.2f} s |")
+        print(f"| `matrix.yml` | {wall:.1f} s | {loop_useful:.1f} s | {(wall - loop_useful) / n:.2f} s |")
         print(f"| a plain loop | {loop_wall:.1f} s | {loop_useful:.1f} s | {(loop_wall - loop_useful) / n:.2f} s |")
         print("\nAim: under 5 s a boot. The rest of `matrix.yml`: observing the state, records, judging, the report.")
     finally:

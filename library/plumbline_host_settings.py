@@ -7,12 +7,26 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 ---
 module: plumbline_host_settings
-short_description: Have configuration files, sysctls and values below /sys on a host, kept and in force
+short_description: Have folders, configuration files, sysctls and values below /sys on a host, kept and in force
 description:
   - Looks at all of them in one call, writes the files that differ and sets the values that are not in force.
   - A sysctl that somebody has changed by hand is set again even if its file is as it should be.
 version_added: "0.1.0"
 options:
+  folders:
+    description: Folders, made with those above them.
+    type: list
+    elements: dict
+    default: []
+    suboptions:
+      path:
+        description: Absolute path.
+        type: path
+        required: true
+      mode:
+        description: Its mode.
+        type: str
+        default: "0755"
   files:
     description: Files with their whole text.
     type: list
@@ -78,8 +92,13 @@ changed_files:
   returned: success
   type: list
   elements: str
+changed_folders:
+  description: Folders that were, or in check mode would be, made or given another mode.
+  returned: success
+  type: list
+  elements: str
 created:
-  description: Those of them that were not there.
+  description: Those of the files that were not there.
   returned: success
   type: list
   elements: str
@@ -99,6 +118,15 @@ from ansible.module_utils.plumbline.state.redact import redact, redact_diff
 def main() -> None:
     module = AnsibleModule(
         argument_spec={
+            "folders": {
+                "type": "list",
+                "elements": "dict",
+                "default": [],
+                "options": {
+                    "path": {"type": "path", "required": True},
+                    "mode": {"type": "str", "default": "0755"},
+                },
+            },
             "files": {
                 "type": "list",
                 "elements": "dict",
@@ -125,6 +153,7 @@ def main() -> None:
         files.append({"path": p["tmpfiles_file"], "content": settings.tmpfiles_text(p["sysfs"]) if p["sysfs"] else None})
     try:
         differences = {
+            "folders": settings.folder_differences(p["folders"]),
             "files": settings.file_differences(files),
             "values": [*settings.sysctl_differences(p["sysctls"] or {}), *settings.sysfs_differences(p["sysfs"] or {})],
         }
@@ -136,6 +165,9 @@ def main() -> None:
         {"before": e["was"] or "", "after": e["now"] or "", "before_header": e["path"], "after_header": e["path"]}
         for e in differences["files"]
     ] + [
+        {"before": f"{e['was']}\n", "after": f"{e['now']}\n", "before_header": e["path"], "after_header": e["path"]}
+        for e in differences["folders"]
+    ] + [
         {"before": f"{e['was']}\n", "after": f"{e['now']}\n", "before_header": e["name"], "after_header": e["name"]}
         for e in differences["values"]
     ]
@@ -143,6 +175,7 @@ def main() -> None:
         invocation=shown,
         changed=bool(diff),
         diff=redact_diff(diff),
+        changed_folders=[e["path"] for e in differences["folders"]],
         changed_files=[e["path"] for e in differences["files"]],
         created=[e["path"] for e in differences["files"] if e["was"] is None],
         values=[{k: e[k] for k in ("name", "was", "now")} for e in differences["values"]],

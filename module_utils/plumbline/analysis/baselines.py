@@ -16,9 +16,12 @@ from .ledger import Ledger, Records
 from .scatter import Scatter, median_variance
 
 SCHEMA = "plumbline.baseline/1"
-# Under ALARM_P a change is one. Above STABLE_P none is seen: that is `stable` if one of BLIND_TO would have been, which
-# is outside of the interval at SEEN_LEVEL. Between: stable if the interval at NEAR_LEVEL ends within twice the margin.
-STABLE_P, ALARM_P, BLIND_TO, SEEN_LEVEL, NEAR_LEVEL = 0.05, 0.004, 0.06, 0.02, 0.1
+# Above STABLE_P no change is seen: that is `stable` if one of BLIND_TO would have been, which is outside of the interval
+# at SEEN_LEVEL. Under `_alarm_p` a change is one. Between: stable if the interval at NEAR_LEVEL ends within twice the
+# margin.
+STABLE_P, BLIND_TO, SEEN_LEVEL, NEAR_LEVEL = 0.05, 0.06, 0.005, 0.1
+# With few degrees of freedom a step must be found; with ENOUGH_DF it is found anyway, and noisy hosts give fewer alarms.
+ALARM_P, SURE_ALARM_P, ENOUGH_DF = 0.004, 0.001, 6
 
 
 def series_key(row: dict) -> tuple:
@@ -201,7 +204,7 @@ def _judge(out: dict, before: list[dict], key: tuple, ref: dict, usable: list[di
     elif len(now) < 2:
         out["status"] = "uncertain"
         out["reasons"].append("one boot alone is never called a change: measure the baseline again")
-    elif p < ALARM_P and one_side and not (len(old) == 2 and abs(old[0] - old[1]) > wide):
+    elif p < _alarm_p(scatter.df) and one_side and not (len(old) == 2 and abs(old[0] - old[1]) > wide):
         out["status"] = "improved" if change > 0 else "drifted"
     elif abs(change) + scatter.half_width(NEAR_LEVEL, variance) < 2 * beyond:
         out["status"] = "stable"
@@ -209,6 +212,10 @@ def _judge(out: dict, before: list[dict], key: tuple, ref: dict, usable: list[di
         out["status"] = "uncertain"
         out["reasons"].append(f"a change of {math.expm1(change):+.1%} is not yet beyond chance (p = {p:.2g}, "
                               f"boot-to-boot sd {scatter.sd:.1%}): more boots would tell")
+
+
+def _alarm_p(df: int) -> float:
+    return SURE_ALARM_P if df >= ENOUGH_DF else ALARM_P
 
 
 def _explain(out: dict, material: list[dict], usable: list[dict], state: Optional[dict], margin: float) -> None:

@@ -1,4 +1,4 @@
-"""Settings of a host as files and in force: configuration files, sysctls, values below /sys.
+"""Settings of a host as files and in force: folders, configuration files, sysctls, values below /sys.
 
 ``wanted`` -> what differs -> apply. A setting is a file (so that it holds after a boot) and a value in the running
 kernel (so that it holds now); both are looked at each time, and only what differs is touched.
@@ -71,6 +71,24 @@ def sysfs_differences(values: Mapping[str, Any], root: Path = Path("/")) -> List
     return out
 
 
+def folder_differences(folders: Sequence[Mapping[str, Any]], root: Path = Path("/")) -> List[Dict[str, Any]]:
+    """``[{path, was, now}]``, modes in octal; ``was`` is "absent" where there is none. Raises PlumblineError if
+    something else has that name."""
+    out = []
+    for entry in folders:
+        path, wanted = root / str(entry["path"]).lstrip("/"), int(str(entry.get("mode", "0755")), 8)
+        try:
+            found = path.stat()
+        except FileNotFoundError:
+            out.append({"path": str(path), "was": "absent", "now": f"{wanted:04o}"})
+            continue
+        if not stat.S_ISDIR(found.st_mode):
+            raise PlumblineError("not a folder", str(path), "a file", "a folder", "move it away")
+        if stat.S_IMODE(found.st_mode) != wanted:
+            out.append({"path": str(path), "was": f"{stat.S_IMODE(found.st_mode):04o}", "now": f"{wanted:04o}"})
+    return out
+
+
 def file_differences(files: Sequence[Mapping[str, Any]], root: Path = Path("/")) -> List[Dict[str, Any]]:
     """``[{path, was: text|null, now: text|null, mode}]``; ``content`` null asks for no file."""
     out = []
@@ -91,7 +109,20 @@ def file_differences(files: Sequence[Mapping[str, Any]], root: Path = Path("/"))
 
 
 def apply(differences: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
-    """Write what ``*_differences`` found (keys ``files`` and ``values``). Raises PlumblineError naming the setting."""
+    """Write what ``*_differences`` found (keys ``folders``, ``files`` and ``values``). Raises PlumblineError naming the
+    setting."""
+    for entry in differences["folders"]:
+        try:
+            Path(entry["path"]).mkdir(int(entry["now"], 8), parents=True, exist_ok=True)
+            Path(entry["path"]).chmod(int(entry["now"], 8))
+        except OSError as error:
+            raise PlumblineError(
+                f"a folder cannot be had: {error.strerror}",
+                entry["path"],
+                entry["was"],
+                f"a folder of mode {entry['now']}",
+                "choose a place that the user may write to (plumbline_root), or become one who may write there",
+            ) from error
     for entry in differences["files"]:
         if entry["now"] is None:
             Path(entry["path"]).unlink()

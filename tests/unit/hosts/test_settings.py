@@ -48,12 +48,17 @@ def test_apply_mends_and_then_nothing_differs(root: Path) -> None:
     files = [{"path": "/etc/new.conf", "content": "a\n", "mode": "0600"},
              {"path": "/proc/sys/vm/gone", "content": None},
              {"path": "/sys/thp/enabled", "content": None}]  # fmt: skip
+    folders = [{"path": "/opt/here", "mode": "0750"}, {"path": "/opt/here/below"}]
     differences = {
+        "folders": settings.folder_differences(folders, root),
         "files": settings.file_differences(files, root),
         "values": settings.sysctl_differences({"vm.swappiness": 10}, root),
     }
     settings.apply(differences)
     assert (root / "etc/new.conf").read_text() == "a\n" and (root / "etc/new.conf").stat().st_mode & 0o777 == 0o600
+    assert [d["was"] for d in differences["folders"]] == ["absent", "absent"]
+    assert (root / "opt/here").stat().st_mode & 0o777 == 0o750 and (root / "opt/here/below").is_dir()
+    assert settings.folder_differences(folders, root) == []
     assert (
         settings.file_differences(files, root) == [] and settings.sysctl_differences({"vm.swappiness": 10}, root) == []
     )
@@ -63,3 +68,13 @@ def test_another_mode_is_a_difference(root: Path) -> None:
     (root / "x").write_text("a")
     (root / "x").chmod(0o644)
     assert settings.file_differences([{"path": "/x", "content": "a", "mode": "0600"}], root)
+
+
+def test_a_folder_of_another_mode_and_a_file_in_its_place(root: Path) -> None:
+    (root / "d").mkdir(0o700)
+    (root / "f").write_text("")
+    assert settings.folder_differences([{"path": "/d", "mode": "0755"}], root) == [
+        {"path": f"{root}/d", "was": "0700", "now": "0755"}
+    ]
+    with pytest.raises(PlumblineError, match="not a folder"):
+        settings.folder_differences([{"path": "/f"}], root)
