@@ -21,7 +21,7 @@ SCHEMA = "plumbline.baseline/1"
 # margin.
 STABLE_P, BLIND_TO, SEEN_LEVEL, NEAR_LEVEL = 0.05, 0.06, 0.005, 0.1
 # With few degrees of freedom a step must be found; with ENOUGH_DF it is found anyway, and noisy hosts give fewer alarms.
-ALARM_P, SURE_ALARM_P, ENOUGH_DF = 0.004, 0.001, 6
+ALARM_P, SURE_ALARM_P, ENOUGH_DF = 0.005, 0.001, 6
 
 
 def series_key(row: dict) -> tuple:
