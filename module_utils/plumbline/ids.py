@@ -20,5 +20,13 @@ def ulid(now_s: Optional[float] = None, random: Optional[bytes] = None) -> str:
     return "".join(_ALPHABET[(value >> shift) & 31] for shift in range(125, -1, -5))
 
 
+def made_at(text: str) -> float:
+    """The Unix time in seconds at which a ULID was made."""
+    ms = 0
+    for character in text[:10]:
+        ms = ms * 32 + _ALPHABET.index(character)
+    return ms / 1000.0
+
+
 def is_ulid(text: str) -> bool:
     return ULID.fullmatch(text) is not None

@@ -7,6 +7,7 @@ from __future__ import annotations
 from datetime import datetime, timezone
 from typing import Any, Optional
 
+from ..ids import made_at
 from ..measure.figures import METRICS
 
 SCHEMA = "plumbline.measurement/1"
@@ -42,15 +43,22 @@ def failed_boot(boot: dict, failure: dict, *, engine: str, state: Optional[dict]
                 measured: set[str], now: Optional[datetime] = None) -> list[dict]:
     """One failed record for each of the boot's workloads that has no measurement (``measured``: ids that have one).
 
-    ``failure``: {class, detail, ...}.
+    ``failure``: {class, detail, ...}. If nothing was measured on the boot, the first record has the time since the boot
+    was planned as its duration: a server that hangs at its start takes time, too.
     """
-    at = (now or datetime.now(timezone.utc)).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    now = now or datetime.now(timezone.utc)
+    at = now.isoformat(timespec="milliseconds").replace("+00:00", "Z")
     reason = {"class": failure.get("class") or "unknown", "detail": failure.get("detail") or ""}
+    left = [w for w in boot["workloads"] if w["id"] not in measured]
+    spent_s = 0.0
+    if len(left) == len(boot["workloads"]):
+        spent_s = round(max(0.0, now.timestamp() - made_at(boot["id"])), 3)
     return [{
         **_identity(boot, engine), "id": w["id"], "workload": w["name"], "repeat": w["repeat"], "started_at": at,
-        "duration_s": 0.0, "status": "failed", "failure": reason, "metrics": dict.fromkeys(METRICS), "checks": [],
-        "flags": [], "conditions": {}, "state": state_summary(state), "server": server, "nccl": nccl, "evidence": [],
-    } for w in boot["workloads"] if w["id"] not in measured]
+        "duration_s": 0.0 if i else spent_s, "status": "failed", "failure": reason,
+        "metrics": dict.fromkeys(METRICS), "checks": [], "flags": [], "conditions": {}, "state": state_summary(state),
+        "server": server, "nccl": nccl, "evidence": [],
+    } for i, w in enumerate(left)]
 
 
 def _identity(boot: dict, engine: str) -> dict[str, Any]:

@@ -2,10 +2,12 @@
 from __future__ import annotations
 
 import re
+from datetime import datetime, timezone
 from pathlib import Path
 
 from plumbline.analysis import records
 from plumbline.analysis.report import explain
+from plumbline.ids import ulid
 
 
 def boot(**more) -> dict:
@@ -70,6 +72,20 @@ def test_a_failed_boot_gives_one_record_for_each_workload_that_was_not_measured(
                                  state=None, server=SERVER, nccl={}, measured={"M1"})
     assert [(r["id"], r["status"], r["failure"]["class"]) for r in failed] == [("M2", "failed", "cuda_oom")]
     assert failed[0]["state"]["digest"] is None
+
+
+def test_a_boot_on_which_nothing_was_measured_took_its_time_once():
+    began = 1_700_000_000.0
+
+    def durations(now_s: float, *measured: str) -> list[float]:
+        failed = records.failed_boot(boot(id=ulid(began)), {"class": "hang"}, engine="sglang-cuda", state=None,
+                                     server={}, nccl={}, measured=set(measured),
+                                     now=datetime.fromtimestamp(now_s, timezone.utc))
+        return [r["duration_s"] for r in failed]
+
+    assert durations(began + 1800.5) == [1800.5, 0.0]
+    assert durations(began + 1800.5, "M1") == [0.0], "the measurement's own record has the time"
+    assert durations(began - 60) == [0.0, 0.0], "of a clock that was set back"
 
 
 def test_every_flag_is_explained_and_no_other():
