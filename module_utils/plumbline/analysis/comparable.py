@@ -73,7 +73,7 @@ def series(ledger: Ledger, records: Records, workload: str) -> tuple[list[Boot],
             else:
                 good.append(record)
         excluded.extend({"measurement": r["id"], "arm": position.arm, "why": unusable(r, metric)}
-                        for r in progress.failures if r["workload"] == workload)
+                        for r in progress.failed if r["workload"] == workload)
         if good:
             boots.append(_boot(position, good, metric))
     return boots, excluded
@@ -123,22 +123,22 @@ class States:
 def current_state(boots: Iterable[Boot], states: States) -> tuple[list[Boot], list[tuple[Boot, list[dict]]]]:
     """(boots of the newest state, older boots with what has changed since).
 
-    Each arm's boots are compared with that arm's newest boot; boots before a change of the reference's state are old
-    for every arm.
+    ``boots`` are in the plan's order, which no clock that is set back can change. Each arm's boots are compared with
+    that arm's newest boot; boots before a change of the reference's state are old for every arm.
     """
     boots = list(boots)
     newest: dict[str, Boot] = {}
     for boot in boots:
         newest[boot.arm] = boot
     old: list[tuple[Boot, list[dict]]] = []
-    border, border_rows = -math.inf, []  # type: float, list[dict]
-    for boot in boots:
+    border, border_rows = -1, []  # type: int, list[dict]
+    for i, boot in enumerate(boots):
         rows = states.changed(boot, newest[boot.arm])
-        if rows and boot.at_h >= border:
-            border, border_rows = boot.at_h, rows
+        if rows:
+            border, border_rows = i, rows
     kept = []
-    for boot in boots:
-        if boot.at_h <= border:
+    for i, boot in enumerate(boots):
+        if i <= border:
             old.append((boot, states.changed(boot, newest[boot.arm]) or border_rows))
         else:
             kept.append(boot)

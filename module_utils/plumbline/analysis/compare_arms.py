@@ -9,7 +9,7 @@ from .comparable import Boot, States, arm_differences, current_state, series
 from .ledger import Ledger, Records
 from .weigh import Scale
 
-# An arm whose first so many measurements are all unusable is not measured again.
+# An arm whose first so many boots are all unusable is not measured again.
 ALL_BAD = 2
 
 
@@ -30,12 +30,16 @@ class Comparison:
 
 @dataclass
 class Outcome:
-    """All comparisons of a host, in the plan's order, and the series they were made of."""
+    """All comparisons of a host, in the plan's order, and the series they were made of.
+
+    ``excluded``: all that no comparison of a workload uses; ``unusable``: those of it that speak against their arm.
+    """
 
     comparisons: list[Comparison]
     boots: dict[str, list[Boot]]
     scales: dict[str, dict[str, Scale]]
     excluded: dict[str, list[dict]]
+    unusable: dict[str, list[dict]]
     family: int
     sequential: bool
     alpha: float
@@ -56,8 +60,10 @@ def outcome(ledger: Ledger, records: Records, experiment: dict, earlier: Iterabl
     old: dict[str, list] = {}
     scales: dict[str, dict[str, Scale]] = {}
     excluded: dict[str, list[dict]] = {}
+    unusable: dict[str, list[dict]] = {}
     for workload in ledger.workloads:
         found, excluded[workload] = series(ledger, records, workload)
+        unusable[workload] = _still_unusable(ledger, records, excluded[workload])
         boots[workload], old[workload] = current_state(found, states)
         scales[workload] = history.scales(ledger, boots[workload], workload, earlier, states)
         for boot, rows in old[workload]:
@@ -73,11 +79,19 @@ def outcome(ledger: Ledger, records: Records, experiment: dict, earlier: Iterabl
         stands = decide.settle(looks, alpha, not fixed, family)
     else:
         stands = [decide.settle([one], alpha, not fixed, 1)[0] for one in looks]
-    out = Outcome([], boots, scales, excluded, family, not fixed, alpha, complete)
+    out = Outcome([], boots, scales, excluded, unusable, family, not fixed, alpha, complete)
     for (workload, arm), one, stand in zip(pairs, looks, stands):
         out.comparisons.append(_comparison(ledger, records, experiment, out, workload, arm, one, stand, states,
                                            estimates))
     return out
+
+
+def _still_unusable(ledger: Ledger, records: Records, excluded: list[dict]) -> list[dict]:
+    """Those of ``excluded`` (of `series`) that were made since the host's state last changed: what could not be used
+    before may be usable now. An arm that was given up is not measured again: for it all of them count."""
+    fresh = {p.number for p in ledger.since_restart()}
+    return [e for e in excluded
+            if e["arm"] in ledger.given_up or records.by_id[e["measurement"]]["position"] in fresh]
 
 
 def _comparison(ledger: Ledger, records: Records, experiment: dict, out: Outcome, workload: str, arm: str,
@@ -95,11 +109,11 @@ def _comparison(ledger: Ledger, records: Records, experiment: dict, out: Outcome
         return result
     if not one.candidate_boots:
         for side in (arm, ledger.reference):
-            bad = [e for e in excluded if e["arm"] == side]
+            bad = [e for e in out.unusable[workload] if e["arm"] == side]
             if bad and not any(b.arm == side for b in out.boots[workload]):
                 result.verdict = "not_comparable"
                 # What was so twice will be so again: no more boots for it.
-                result.reached = len(bad) >= ALL_BAD
+                result.reached = len({records.by_id[e["measurement"]]["boot"] for e in bad}) >= ALL_BAD
                 result.reasons.append(f"no usable measurement of {side}: {bad[0]['why']}")
                 return result
         result.reasons.append(f"no boot of {arm} between two boots of the reference yet")

@@ -82,6 +82,10 @@ class Ledger:
         last = max(self.void_blocks, default=0)
         return list({p.number: p for b in self.blocks[last:] for p in b}.values())
 
+    def blocks_since_restart(self, count: int) -> int:
+        """How many of the first ``count`` blocks came after the last change of state."""
+        return count - max(self.void_blocks, default=0)
+
     def next_number(self) -> int:
         return 1 + max((p.number for block in self.blocks for p in block), default=-1)
 
@@ -123,6 +127,7 @@ def apply(ledger: Ledger, change: dict) -> None:
             ledger.hopeless.add(change["arm"])
     elif kind == "reactivate":
         ledger.dropped.pop(change["arm"], None)
+        ledger.hopeless.discard(change["arm"])
     elif kind == "give_up":
         ledger.given_up[change["arm"]] = change["reason"]
     elif kind == "remeasure":
@@ -186,11 +191,13 @@ def _place_id(at: str, place: str) -> str:
 
 @dataclass
 class Progress:
-    """What the records say about one position."""
+    """What the records say about one position. ``failures``: one record for each try that failed; ``failed``: all
+    failed records, of which a try leaves one for each workload that it did not measure."""
 
     attempt: int
     done: dict[tuple[str, int], dict]
     failures: list[dict]
+    failed: list[dict]
     missing: list[tuple[str, int]]
 
     @property
@@ -215,6 +222,7 @@ class Records:
     def _look(self, number: int) -> Progress:
         done: dict[tuple[str, int], dict] = {}
         failures: list[dict] = []
+        failed: list[dict] = []
         attempt = 1
         while True:
             failed_here = []
@@ -229,8 +237,9 @@ class Records:
             if not failed_here:
                 break
             failures.append(failed_here[0])
+            failed.extend(failed_here)
             attempt += 1
-        return Progress(attempt, done, failures, [p for p in self.ledger.pairs if p not in done])
+        return Progress(attempt, done, failures, failed, [p for p in self.ledger.pairs if p not in done])
 
     def first_open(self) -> Optional[Position]:
         """The first planned boot that lacks a record, or None.

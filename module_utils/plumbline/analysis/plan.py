@@ -150,12 +150,16 @@ class _Planner:
         ledger = self.ledger
         current = done[-1].block
         opening = last.position if last.role == "baseline" and done[-1].number == last.position else None
+        names = ", ".join(f"{r['group']}.{r['item']}" for r in rows[:3])
+        for arm in list(ledger.dropped):
+            if arm not in ledger.given_up:
+                self._change({"change": "reactivate", "arm": arm, "reason": "its verdict was of the host's earlier "
+                              f"state ({names} changed)"})
         candidates = [c for c in ledger.candidates if ledger.active(c)]
         # Boots of the old state say nothing about the new one: the whole number of blocks again.
         raw = draw_blocks(ledger.reference, candidates, self.experiment["blocks"]["max"],
                           f"{ledger.planned['seed']}|{ledger.run}|{ledger.host}|restart {len(ledger.changes)}",
                           ledger.next_number(), current + 1, opening)
-        names = ", ".join(f"{r['group']}.{r['item']}" for r in rows[:3])
         self._change({"change": "restart", "block": current, "blocks": raw,
                       "done": [p.number for p in ledger.blocks[current - 1] if self.records.progress(p.number).started],
                       "reason": f"the host's state changed ({names}): new blocks, nothing is mixed"})
@@ -191,11 +195,12 @@ class _Planner:
     def _stop_at_border(self, position: Optional[Position]) -> Optional[dict]:
         """Drop candidates whose verdicts are reached; stop if none is left, or if the next block is over budget."""
         finished_blocks = len(self.ledger.blocks) if position is None else position.block - 1
+        enough = self.ledger.blocks_since_restart(finished_blocks) >= self.experiment["blocks"]["min"]
         if not self.fixed and self.ledger.candidates:
             outcome = compare_arms.outcome(self.ledger, self.records, self.experiment, self._earlier_items(),
                                            self.states, estimates=False)
-            if finished_blocks >= self.experiment["blocks"]["min"]:
-                self._drop(outcome, self.experiment["blocks"]["max"] - finished_blocks)
+            if enough:
+                self._drop(outcome, len(self.ledger.blocks) - finished_blocks)
             if not any(self.ledger.active(c) for c in self.ledger.candidates):
                 if self.ledger.hopeless:
                     return self._stop("no verdict that is not reached yet is worth the blocks that are left: "
@@ -206,7 +211,7 @@ class _Planner:
                 return self._stop("no candidate is left: each was given up", "failed")
         elif self.ledger.candidates and not any(self.ledger.active(c) for c in self.ledger.candidates):
             return self._stop("no candidate is left: each was given up", "failed")
-        elif not self.ledger.candidates and not self.fixed and finished_blocks >= self.experiment["blocks"]["min"]:
+        elif not self.ledger.candidates and not self.fixed and enough:
             settled = self._baselines_settled()
             if settled:
                 return self._stop(settled, "verdict")

@@ -1,9 +1,12 @@
 from __future__ import annotations
 
 import hashlib
+import re
+from datetime import datetime
+from typing import Any
 
 import pytest
-from plumbline.analysis import plan, schema
+from plumbline.analysis import plan, records, schema
 from plumbline.analysis.comparable import States, between
 from plumbline.errors import PlumblineError
 
@@ -85,6 +88,25 @@ def test_a_boot_that_failed_is_tried_again_then_its_arm_is_given_up() -> None:
     assert said["candidate-2"]["verdict"] == "not_comparable"
     assert "hang" in said["candidate-2"]["reasons"][0]
     assert len(document["hosts"][0]["failures"]) == 2
+
+
+def test_a_boot_that_does_not_start_fails_on_each_of_its_workloads() -> None:
+    lab = Lab(World(), make_experiment(1, workloads=["one-stream", "sixteen"], blocks={"min": 2, "max": 4}),
+              mutate=lambda r, b: fail(r) if b["role"] == "candidate" else r)
+    run, _ = lab.run()
+    assert arms_of(lab).count("candidate-1") == 2, "a boot is one try, whatever it was to measure"
+    for comparison in lab.verdict(run)["comparisons"]:
+        assert (comparison["verdict"], comparison["more_boots"]) == ("not_comparable", None)
+        assert "failed: hang" in comparison["reasons"][0]
+        assert len(comparison["excluded"]) == 2
+
+
+def test_repeats_of_one_void_boot_are_one_boot() -> None:
+    flag = {"name": "accept_length_one", "detail": "1.00", "invalidates": True}
+    lab = Lab(World(), make_experiment(1, repeats=2, blocks={"min": 1, "max": 4}),
+              mutate=lambda r, b: {**r, "flags": [flag]} if b["role"] == "candidate" else r)
+    _, stop = lab.run()
+    assert (stop["kind"], arms_of(lab).count("candidate-1")) == ("verdict", 2)
 
 
 def test_a_boot_that_was_broken_off_from_outside_is_no_try_of_its_arm() -> None:
@@ -174,6 +196,123 @@ def test_a_changed_state_starts_new_blocks_and_nothing_is_mixed(at: int) -> None
         schema.validate("plan", entry, "plan")
 
 
+def of_driver(was: dict, now: dict) -> list[dict]:
+    return [] if was["age"] == now["age"] else [
+        {"group": "driver", "item": "version", "was": was["age"], "now": now["age"], "impact": "performance",
+         "remedy": ""}]
+
+
+def lab_of_two_states(world: World, document: dict, at: int, *, seed: int = 1, **effects: Any) -> Lab:
+    """A lab whose driver is another from the boot ``at`` on. ``effects``: of records of the old state."""
+    def changed(record: dict, boot: dict) -> dict:
+        age = "new" if len(lab.boots) >= at else "old"
+        record = {**record, "state": {"digest": sha(age), "groups": {"driver": sha(age)}, "unverified": []}}
+        return {**record, **(effects if age == "old" and boot["role"] == "candidate" else {})}
+
+    lab = Lab(world, document, seed=seed, mutate=changed, compare=of_driver)
+    lab.states = {sha(age): {"age": age} for age in ("old", "new")}
+    return lab
+
+
+def changes_of(lab: Lab, *kinds: str) -> list[dict]:
+    return [c for e in lab.entries for c in e.get("changes", []) if c["change"] in kinds]
+
+
+@pytest.mark.parametrize("at", range(4, 14))
+def test_good_boots_of_an_earlier_state_do_not_make_an_arm_unusable(at: int) -> None:
+    lab = lab_of_two_states(World(ratio={"candidate-1": 1.012, "candidate-2": 1.012}, boot_sd=0.012),
+                            make_experiment(2), at)
+    run, _ = lab.run()
+    assert changes_of(lab, "restart")
+    assert not [c for c in changes_of(lab, "drop") if "not_comparable" in c["reason"]]
+    said = lab.verdict(run)
+    schema.validate("verdict", said, "verdict")
+    for comparison in said["comparisons"]:
+        assert comparison["verdict"] != "not_comparable"
+        assert comparison["boots"]["candidate"] >= 2, "each was measured in the new state"
+
+
+def test_what_was_void_before_the_state_changed_is_measured_after_it() -> None:
+    flag = {"name": "gpu_throttled", "detail": "hot", "invalidates": True}
+    lab = lab_of_two_states(World(ratio={"candidate-1": 1.1}, boot_sd=0.004), make_experiment(1), 4, flags=[flag])
+    run, stop = lab.run()
+    assert stop["kind"] == "verdict"
+    assert lab.verdict(run)["comparisons"][0]["verdict"] == "faster"
+
+
+@pytest.mark.parametrize("hopeless", [False, True])
+def test_arms_dropped_before_the_state_changed_are_measured_again(hopeless: bool) -> None:
+    """One verdict was reached, or was out of reach; of the new state neither says anything."""
+    world = World(ratio={"candidate-1": 1.10, "candidate-2": 1.016}, boot_sd=0.006)
+    if hopeless:
+        world = World(ratio={"candidate-1": 1.015, "candidate-2": 1.03}, boot_sd=0.008)
+    found = 0
+    for seed in range(8):
+        undisturbed = lab_of_two_states(world, make_experiment(2), 1000, seed=seed)
+        undisturbed.run()
+        lab = lab_of_two_states(world, make_experiment(2), len(undisturbed.boots) - 1, seed=seed)
+        run, _ = lab.run()
+        changes = changes_of(lab, "drop", "reactivate", "restart")
+        kinds = [c["change"] for c in changes]
+        if "restart" not in kinds:
+            continue
+        before = changes[:kinds.index("restart")]
+        for change in before:
+            if change["change"] == "drop" and bool(change.get("hopeless")) == hopeless:
+                found += 1
+                assert any((c["change"], c.get("arm")) == ("reactivate", change["arm"]) for c in before)
+                again = next(c for c in lab.verdict(run)["comparisons"] if c["candidate"] == change["arm"])
+                assert again["boots"]["candidate"] >= 2, "it was measured in the new state"
+        for entry in lab.entries:
+            schema.validate("plan", entry, "plan")
+    assert found
+
+
+def test_an_arm_that_was_given_up_stays_out_when_the_state_changes() -> None:
+    lab = lab_of_two_states(World(), make_experiment(2, blocks=4), 7)
+    changed = lab.mutate
+    assert changed is not None
+    lab.mutate = lambda r, b: fail(changed(r, b)) if b["arm"]["name"] == "candidate-2" else changed(r, b)
+    run, _ = lab.run()
+    assert changes_of(lab, "restart")
+    assert arms_of(lab).count("candidate-2") == 2
+    said = {c["candidate"]: c for c in lab.verdict(run)["comparisons"]}
+    assert said["candidate-2"]["verdict"] == "not_comparable"
+    assert "hang" in said["candidate-2"]["reasons"][0]
+
+
+@pytest.mark.parametrize("candidates", [0, 1])
+def test_blocks_of_the_earlier_state_do_not_count_for_the_fewest(candidates: int) -> None:
+    document = make_experiment(candidates, blocks={"min": 5, "max": 8})
+    lab = lab_of_two_states(World(ratio={"candidate-1": 1.5}, boot_sd=0.002), document, 0)
+    if not candidates:  # a reference to be settled against
+        lab.run()
+        lab.spread_history(1)
+    before = len(lab.boots)
+    changed = lab_of_two_states(lab.world, document, before + (5 if candidates else 2))
+    changed.baselines, changed.measurements, changed.entries = lab.baselines[:], lab.measurements[:], lab.entries[:]
+    changed.boots, changed.runs, changed.clock_h = lab.boots[:], lab.runs, lab.clock_h
+    run = changed.begin()
+    while "boot" in (answer := changed.ask(run)):
+        changed.measure(answer["boot"])
+    assert changes_of(changed, "restart")
+    new = [m for m in changed.measurements if m["run"] == run and m["state"]["digest"] == sha("new")]
+    assert len({m["boot"] for m in new}) >= (11 if candidates else 5)
+
+
+def test_a_clock_that_is_set_back_does_not_make_new_boots_old() -> None:
+    lab = lab_of_two_states(World(ratio={"candidate-1": 1.10}, boot_sd=0.006), make_experiment(1), 4)
+    run = lab.begin()
+    while "boot" in (answer := lab.ask(run)):
+        if len(lab.boots) == 4:
+            lab.clock_h -= 8
+        lab.measure(answer["boot"])
+    assert answer["kind"] == "verdict"
+    comparison = lab.verdict(run)["comparisons"][0]
+    assert comparison["verdict"] == "faster"
+    assert len(comparison["excluded"]) == 4
+
+
 def test_a_state_that_keeps_changing_ends_the_host() -> None:
     count = iter(range(1000))
     lab = Lab(World(), make_experiment(1), mutate=lambda r, _: {
@@ -192,6 +331,26 @@ def test_budgets_stop_before_a_block_that_does_not_fit() -> None:
     assert (stop["kind"], len(lab.boots)) == ("budget", 5)  # 7.5 minutes a boot
     with pytest.raises(PlumblineError, match="does not hold one block"):
         Lab(World(), make_experiment(3, budget={"boots": 4})).begin()
+
+
+def test_a_server_that_hangs_at_its_start_spends_the_budget() -> None:
+    """The records that the controller writes of such a boot, an hour after it was planned."""
+    lab = Lab(World(), make_experiment(2, workloads=["one-stream", "sixteen"], budget={"minutes": 90}))
+    run = lab.begin()
+    while "boot" in (answer := lab.ask(run)):
+        boot = answer["boot"]
+        if boot["arm"]["name"] == "candidate-1":
+            lab.clock_h += 1
+            failed = records.failed_boot(boot, {"class": "hang"}, engine="simulator", state=None, server={}, nccl={},
+                                         measured=set(), now=datetime.fromisoformat(lab.now()))
+            assert [r["duration_s"] for r in failed] == [3600.0, 0.0]
+            lab.measurements += failed
+            lab.boots.append(boot)
+        else:
+            lab.measure(boot)
+    assert answer["kind"] == "budget"
+    assert float(re.search(r"budget: ([\d.]+) of 90 minutes", answer["stop"])[1]) > 120
+    assert len([b for b in lab.boots if b["arm"]["name"] == "candidate-1"]) == 2
 
 
 def test_no_verdict_before_the_end_of_a_fixed_number_of_blocks() -> None:
@@ -230,8 +389,6 @@ def test_repeats_are_measured_on_one_boot() -> None:
     assert len(lab.boots) == 7
     assert [w["repeat"] for w in lab.boots[0]["workloads"]] == [1, 2, 3]
     assert lab.verdict(run)["comparisons"][0]["boots"]["candidate"] == 3
-
-
 
 
 def test_an_arm_whose_measurements_are_all_void_is_not_measured_on() -> None:
