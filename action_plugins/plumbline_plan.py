@@ -32,9 +32,12 @@ class ActionModule(PlumblineAction):
         paths, configs = prepare.model_places(arguments["catalogues"]["models"], arguments["root"], host["models_root"])
         builds = prepare.needed_builds(experiment, host, arguments["manifests"],
                                        [*map(Path, arguments["lock_folders"]), *project.BUILD_LOCKS])
-        arms = prepare.arms(experiment, arguments["catalogues"], host, builds=builds,
-                            model_paths={**paths, **arguments["model_paths"]},
-                            model_configs={**configs, **arguments["model_configs"]})
+        try:
+            arms = prepare.arms(experiment, arguments["catalogues"], host, builds=builds,
+                                model_paths={**paths, **arguments["model_paths"]},
+                                model_configs={**configs, **arguments["model_configs"]})
+        except PlumblineError as error:
+            return {"failed": True, "refused": True, "msg": str(error), "error": error.as_dict()}
         workloads = {name: arguments["catalogues"]["workloads"][name] for name in experiment["workloads"]}
         fingerprint = digest({"experiment": experiment, "arms": arms, "workloads": workloads})
         store = Results(arguments["results_root"]).experiment(experiment["name"])
@@ -44,7 +47,7 @@ class ActionModule(PlumblineAction):
                     raise PlumblineError(
                         "what was planned has changed since the run began (experiment, catalogues or host's arguments)",
                         f"run {run}, host {host['name']}", fingerprint[:12], entry["fingerprint"][:12],
-                        "measure it as a run of its own: -e run=new")
+                        "put it back as it was, or measure it as a run of its own: -e run=new")
                 return self._result(entry, arms, arguments, changed=False)
         entry = plans.first(experiment, host["name"], arms, workloads, run, experiment["seed"], judge.now_text())
         entry["fingerprint"] = fingerprint

@@ -4,12 +4,14 @@ is named.
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
+import yaml
 from plumbline.analysis.store import Results
 from plumbline.files import read_lines
 
-from playbooks import Lab, physics, server_args, short_workload
+from playbooks import ROOT, Lab, physics, server_args, short_workload
 
 pytestmark = pytest.mark.story
 
@@ -66,3 +68,30 @@ def test_one_host_and_two_states_are_asked_for(lab: Lab) -> None:
     assert "-e good=STATE -e bad=STATE" in lab.text()
     assert lab.run("bisect", good="sim-a", bad="sim-bb").rc != 0
     assert "did you mean 'sim-b'" in lab.text()
+
+
+def test_a_host_that_another_run_holds_is_no_answer(tmp_path: Path) -> None:
+    lab = Lab(tmp_path)
+    lease = tmp_path / "hosts" / "sim-1" / "lease.json"
+    lease.parent.mkdir(parents=True)
+    lease.write_text(json.dumps({"controller": "ann@desk", "run": "01KB7Q9Z6T4M5N8P2R3S1V0W7X", "experiment": "demo",
+                                 "ttl_s": 120, "acquired_at": 2e9, "renewed_at": 2e9, "expires_at": 2e9 + 120}))
+    for _ in range(2):
+        assert lab.run("bisect", good="sim-a", bad="sim-b").rc != 0
+        assert "held by another run" in lab.text()
+    entries = read_lines(lab.results / "bisect-sim-a-sim-b" / "bisect.jsonl")
+    assert [e["event"] for e in entries] == ["begun", "test"], "started again, it is the same test"
+
+
+def test_arguments_that_no_server_takes_are_an_answer(tmp_path: Path) -> None:
+    known = yaml.safe_load((ROOT / "states" / "sim-a.yml").read_text())
+    for name, policy in (("fine", "lpm"), ("wrong", "no-such-policy")):
+        server = {"args": {"schedule-policy": policy}}
+        (tmp_path / f"{name}.yml").write_text(yaml.safe_dump({**known, "name": name, "server": server}))
+    lab = Lab(tmp_path)
+    assert lab.run("bisect", good="fine", bad="wrong", states_folder=str(tmp_path)).rc != 0
+    assert "could not be decided" in lab.text()
+    found = json.loads((lab.results / "bisect-fine-wrong" / "bisect.json").read_text())
+    (test,) = found["tests"]
+    assert (found["outcome"], test["answer"]["result"]) == ("unresolved", "unresolved")
+    assert "no-such-policy" in test["answer"]["detail"]

@@ -7,7 +7,8 @@ with some units of the bad one, decided as every comparison is. The search is de
 two differences at once is found, too.
 
 Entries of `bisect.jsonl` (append-only): `begun`, `test`, `answer`, `ended`. `next_step` replays them: the same answers
-lead to the same next test, so a search that was killed goes on where it was.
+lead to the same next test, so a search that was killed goes on where it was. Each entry names its search by a
+fingerprint of what was asked.
 """
 from __future__ import annotations
 
@@ -77,10 +78,19 @@ def read_answer(comparison: dict, change: Optional[float]) -> str:
     return FREE if verdict == "same" else UNRESOLVED
 
 
-def fold(entries: Iterable[dict]) -> dict:
-    """{begun, tests: [{test, answer or None}], ended} of the newest search in ``entries``."""
+def fold(entries: Iterable[dict], fingerprint: str) -> dict:
+    """{begun, tests: [{test, answer or None}], ended} of the newest search of that fingerprint in ``entries``.
+
+    Searches over the same two states (of other hosts, variants, workloads, margins) share the file and may run side by
+    side. An entry without a fingerprint, as they once were written, belongs to the search that had begun last.
+    """
     out: dict[str, Any] = {"begun": None, "tests": [], "ended": None}
+    newest: Optional[str] = None
     for entry in entries:
+        if entry["event"] == "begun":
+            newest = entry["fingerprint"]
+        if entry.get("fingerprint", newest) != fingerprint:
+            continue
         if entry["event"] == "begun":
             out = {"begun": entry, "tests": [], "ended": None}
         elif entry["event"] == "test":

@@ -7,7 +7,7 @@ from __future__ import annotations
 import hashlib
 import re
 from pathlib import Path
-from typing import Any, Optional, Sequence
+from typing import Any, Mapping, Optional, Sequence
 
 import yaml
 
@@ -19,7 +19,20 @@ from . import bisect, experiment, judge, ledger, mixes, schema, variables
 from .store import Results
 
 # Keys of every entry, left out where an entry becomes part of a document.
-_ENTRY = ("event", "at", "schema")
+_ENTRY = ("event", "at", "schema", "fingerprint")
+
+
+def why_not_made(action: str, result: Mapping[str, Any]) -> str:
+    """Why a test cannot be made, which is an answer to it; "" if what failed has nothing to do with the test.
+
+    ``action``: of the task that failed; ``result``: what it returned. Of the test itself are a mixed build that cannot
+    be made, and arms that are refused as a server could not take them. A host that is held, a boot that was broken off
+    or a plan that no longer fits are not: the test can be made later.
+    """
+    name = action.rsplit(".", 1)[-1]
+    if name == "plumbline_build" or (name == "plumbline_plan" and result.get("refused")):
+        return str(result.get("msg") or result.get("module_stderr") or "failed without a message")
+    return ""
 
 
 def _blocks(value: Any) -> Any:
@@ -57,6 +70,10 @@ class Search:
         self.name = "bisect-" + re.sub(r"[^a-z0-9._-]+", "-", names.lower())
         self.store = results.experiment(self.name)
         self.path = self.store.folder / "bisect.jsonl"
+        self.fingerprint = digest({"good": self.good.lock, "bad": self.bad.lock,
+                                   "files": [self.good.files, self.bad.files], "host": self.host,
+                                   "variant": self.variant, "margin": self.margin,
+                                   "load": self.catalogues["workloads"][self.workload]})
 
     @property
     def count(self) -> int:
@@ -79,7 +96,7 @@ class Search:
             self._append({"event": "answer", **answer})
             figure = f" ({answer['ratio']:.3f}x of {self.good.name})" if answer["ratio"] else f": {answer['detail']}"
             said.append(f"bisect: {', '.join(last['test']['units'])}: {answer['result']}{figure}")
-            book = bisect.fold(read_lines(self.path))
+            book = self._book()
         step = bisect.next_step(book, self.margin)
         if "end" in step:
             self._append({"event": "ended", **step["end"]})
@@ -96,7 +113,7 @@ class Search:
 
     def document(self) -> dict:
         """The search as one document: what was asked, each test with its answer, what was found."""
-        book = bisect.fold(read_lines(self.path))
+        book = self._book()
         begun, ended = book["begun"], book["ended"]
         tests = [{**{k: t["test"][k] for k in ("number", "units", "margin", "reason", "run")},
                   "answer": t["answer"] and {k: v for k, v in t["answer"].items() if k not in _ENTRY}}
@@ -107,33 +124,33 @@ class Search:
 
     # entries
 
+    def _book(self) -> dict:
+        return bisect.fold(read_lines(self.path), self.fingerprint)
+
     def _append(self, entry: dict) -> None:
-        entry = {"schema": bisect.SCHEMA, "at": judge.now_text(), **entry}
+        entry = {"schema": bisect.SCHEMA, "at": judge.now_text(), "fingerprint": self.fingerprint, **entry}
         schema.validate("bisect", entry, "bisect")
         append_line(self.path, entry)
 
     def _open(self, said: list[str]) -> dict:
-        """The search under way if it is of the same states, or a new one."""
-        fingerprint = digest({"good": self.good.lock, "bad": self.bad.lock, "files": [self.good.files, self.bad.files],
-                              "host": self.host, "variant": self.variant, "margin": self.margin,
-                              "load": self.catalogues["workloads"][self.workload]})
-        book = bisect.fold(read_lines(self.path))
-        if book["begun"] is None or book["ended"] is not None or book["begun"]["fingerprint"] != fingerprint:
+        """The search under way if it asks the same, or a new one."""
+        book = self._book()
+        if book["begun"] is None or book["ended"] is not None:
             self._append({"event": "begun", "good": self.good.name, "bad": self.bad.name, "host": self.host,
-                          "workload": self.workload, "variant": self.variant, "fingerprint": fingerprint,
-                          "units": self.units, "cannot_change": self.cannot})
+                          "workload": self.workload, "variant": self.variant, "units": self.units,
+                          "cannot_change": self.cannot})
             said.append(f"bisect {self.good.name} -> {self.bad.name}: can be changed: "
                         + (", ".join(u["name"] for u in self.units) or "nothing")
                         + ("; cannot be changed: " + ", ".join(f"{c['group']}.{c['item']}" for c in self.cannot)
                            if self.cannot else ""))
-            book = bisect.fold(read_lines(self.path))
+            book = self._book()
         return book
 
     def _answer(self, test: dict, book: dict, failed: str) -> Optional[dict]:
         """The answer of a test whose run has ended, None while it has not."""
         out: dict[str, Any] = {"number": test["number"], "run": test["run"], "result": bisect.UNRESOLVED,
                                "verdict": None, "ratio": None, "ci": None, "boots": None, "detail": failed}
-        planned = [e for e in self.store.plan() if e["run"] == test["run"] and e["host"] == self.host]
+        planned = self._planned(test)
         finished = bool(planned) and ledger.fold(planned, self.host, test["run"]).finished is not None
         if not finished:
             return out if failed else None
@@ -150,8 +167,14 @@ class Search:
 
     # a test
 
+    def _planned(self, test: dict) -> list[dict]:
+        """The entries of the plan of a test's run, [] before it began."""
+        return [e for e in self.store.plan() if e["run"] == test["run"] and e["host"] == self.host]
+
     def _prepared(self, test: dict) -> dict:
-        """Everything that a run of this test needs; the mixed builds' locks are written below the experiment."""
+        """Everything that a run of this test needs; the mixed builds' locks are written below the experiment.
+
+        A run that has begun keeps its experiment, whatever is asked for by now."""
         every = [u["name"] for u in self.units]
         sides = {"reference": mixes.mix(self.good, self.bad, [], every),
                  "candidate": mixes.mix(self.good, self.bad, test["units"], every)}
@@ -162,7 +185,7 @@ class Search:
         if not axes:
             raise PlumblineError("a test that changes nothing", f"bisect {self.good.name} -> {self.bad.name}",
                                  ", ".join(test["units"]), remedy="the two states' locks differ in their names alone")
-        document = experiment.normalise({
+        document = self.store.experiment_of(test["run"]) if self._planned(test) else experiment.normalise({
             "schema": experiment.SCHEMA, "name": self.name,
             "description": f"{self.good.name} with {', '.join(test['units'])} of {self.bad.name}",
             "reference": {k: v for k, v in arms["reference"].items() if v is not None}, "axes": axes,

@@ -132,3 +132,27 @@ def test_a_test_asks_about_half_of_the_change() -> None:
 ])
 def test_what_a_comparison_says(verdict: str, change: float | None, says: str) -> None:
     assert bisect.read_answer({"verdict": verdict}, change) == says
+
+
+def entry(event: str, fingerprint: str | None, **more: Any) -> dict:
+    return {"event": event, **({"fingerprint": fingerprint} if fingerprint else {}), **more}
+
+
+def test_searches_side_by_side_read_their_own_entries() -> None:
+    entries = [entry("begun", "one"), entry("test", "one", number=1), entry("begun", "two"),
+               entry("test", "two", number=1), entry("answer", "one", number=1, result=bisect.CARRIES),
+               entry("test", "one", number=2), entry("answer", "two", number=1, result=bisect.FREE),
+               entry("ended", "two")]
+    one, two = bisect.fold(entries, "one"), bisect.fold(entries, "two")
+    assert [t["answer"] and t["answer"]["result"] for t in one["tests"]] == [bisect.CARRIES, None]
+    assert one["ended"] is None
+    assert [t["answer"]["result"] for t in two["tests"]] == [bisect.FREE]
+    assert two["ended"]
+    assert bisect.fold(entries, "three") == {"begun": None, "tests": [], "ended": None}
+
+
+def test_entries_without_a_fingerprint_are_of_the_search_that_had_begun_last() -> None:
+    entries = [entry("begun", "one"), entry("test", None, number=1), entry("begun", "two"),
+               entry("test", None, number=1), entry("answer", None, number=1, result=bisect.FREE)]
+    assert bisect.fold(entries, "one")["tests"][0]["answer"] is None
+    assert bisect.fold(entries, "two")["tests"][0]["answer"]["result"] == bisect.FREE

@@ -12,7 +12,7 @@ from plumbline.analysis.build import locks
 from plumbline.analysis.store import Results
 from plumbline.build import patch as patches
 from plumbline.errors import PlumblineError
-from plumbline.files import read_lines
+from plumbline.files import append_line, read_lines
 
 PROJECT = Path(__file__).parents[3]
 STATES, SOURCES = [PROJECT / "states"], [PROJECT]
@@ -131,6 +131,44 @@ def test_asked_again_before_its_run_has_ended_it_is_the_same_test(tmp_path: Path
 def test_another_question_begins_another_search(tmp_path: Path) -> None:
     run = search(Results(tmp_path)).advance()["test"]["run"]
     assert search(Results(tmp_path), margin=0.05).advance()["test"]["run"] != run
+
+
+def test_searches_of_two_hosts_go_on_side_by_side(tmp_path: Path) -> None:
+    def ask(host: str, **more: Any) -> dict:
+        return search(Results(tmp_path), host=host).advance(**more)
+
+    runs = {host: ask(host)["test"]["run"] for host in ("gpu-1", "gpu-2")}
+    assert {host: ask(host)["test"]["run"] for host in runs} == runs
+    ended = ask("gpu-1", failed="the patch does not apply")["found"]
+    assert (ended["host"], ended["tests"][0]["run"]) == ("gpu-1", runs["gpu-1"])
+    assert ask("gpu-2")["test"]["run"] == runs["gpu-2"]
+    for entry in read_lines(tmp_path / "bisect-sim-a-sim-b" / "bisect.jsonl"):
+        schema.validate("bisect", entry, "entry")
+
+
+def test_a_test_under_way_keeps_its_experiment_whatever_is_asked_for_by_now(tmp_path: Path) -> None:
+    results = Results(tmp_path)
+    test = search(results, blocks=4).advance()["test"]
+    store = results.experiment(test["experiment"]["name"])
+    assert search(results, blocks=5).advance()["test"]["experiment"]["blocks"]["max"] == 5, "nothing is planned yet"
+    store.write_experiment(test["run"], test["experiment"])
+    append_line(store.folder / "plan.jsonl", {"run": test["run"], "host": "sim-1", "event": "planned", "blocks": []})
+    again = search(results, blocks=5, confidence=0.95).advance()["test"]
+    assert (again["run"], again["experiment"]) == (test["run"], test["experiment"])
+
+
+@pytest.mark.parametrize(("action", "result", "why"), [
+    ("plumbline_build", {"failed": True, "msg": "the patch does not fit"}, "the patch does not fit"),
+    ("plumbline_build", {"failed": True, "module_stderr": "Traceback"}, "Traceback"),
+    ("plumbline_build", {"failed": True}, "failed without a message"),
+    ("plumbline_plan", {"failed": True, "refused": True, "msg": "no such argument"}, "no such argument"),
+    ("plumbline_plan", {"failed": True, "msg": "what was planned has changed since the run began"}, ""),
+    ("plumbline_lease", {"failed": True, "msg": "this host is held by another run"}, ""),
+    ("ansible.builtin.fail", {"failed": True, "msg": "boot 01K was broken off"}, ""),
+    ("plumbline_models", {"failed": True, "msg": "no space"}, ""),
+])
+def test_only_what_belongs_to_a_test_is_an_answer_to_it(action: str, result: dict, why: str) -> None:
+    assert bisecting.why_not_made(action, result) == why
 
 
 def test_a_first_test_that_cannot_be_made_ends_the_search_undecided(tmp_path: Path) -> None:
