@@ -16,11 +16,12 @@ from .ledger import Ledger, Records
 from .scatter import Scatter, median_variance
 
 SCHEMA = "plumbline.baseline/1"
-# Above STABLE_P no change is seen: that is `stable` if one of BLIND_TO would have been, which is outside of the interval
-# at SEEN_LEVEL. Under `_alarm_p` a change is one. Between: stable if the interval at NEAR_LEVEL ends within twice the
-# margin.
+# Above STABLE_P no change is seen: that is `stable` if one of BLIND_TO would have been, which is outside of the
+# interval at SEEN_LEVEL. Under `_alarm_p` a change is one. Between: stable if the interval at NEAR_LEVEL ends within
+# twice the margin.
 STABLE_P, BLIND_TO, SEEN_LEVEL, NEAR_LEVEL = 0.05, 0.06, 0.005, 0.1
-# With few degrees of freedom a step must be found; with ENOUGH_DF it is found anyway, and noisy hosts give fewer alarms.
+# With few degrees of freedom a step must be found; with ENOUGH_DF it is found anyway, and noisy hosts give fewer
+# alarms.
 ALARM_P, SURE_ALARM_P, ENOUGH_DF = 0.005, 0.001, 6
 
 
@@ -233,7 +234,7 @@ def _explain(out: dict, material: list[dict], usable: list[dict], state: Optiona
                                   + ", ".join(sorted({r["impact"] for r in out["state_changes"]})))
     elif material:
         out["reasons"].append(f"{len(material)} differences of state that could matter, without a change beyond "
-                              f"{margin:.0%}")
+                              f"{margin * 100:g}%")
     if state and state.get("unverified"):
         out["reasons"].append("not verified: " + ", ".join(map(str, state["unverified"])))
 

@@ -132,7 +132,7 @@ def compare_steps(rows: Iterable[dict]) -> dict:
 
     ``rows``: [{arm, steps, accept_length, break_even_accept_length, max_accept_length, verdict, ratio}] of one host and
     workload. Returns {table, best, advice}: the table sorted by steps with `speed_up` and `marginal` = tokens and cost
-    that each further step brings; ``best`` is the arm of the largest measured ratio, None if none beats the baseline.
+    that each further step brings; ``best`` is the arm of the largest ratio among those that are `faster`, or None.
     """
     table = []
     for row in sorted((r for r in rows if r.get("steps") is not None), key=lambda r: (r["steps"], r["arm"])):
@@ -143,16 +143,15 @@ def compare_steps(rows: Iterable[dict]) -> dict:
             after["marginal"] = {"accept_length": after["accept_length"] - before["accept_length"],
                                  "break_even": after["break_even_accept_length"] - before["break_even_accept_length"]}
     known = [r for r in table if r.get("ratio") is not None]
-    best = max(known, key=lambda r: r["ratio"], default=None)
-    return {"table": table, "best": best["arm"] if best and best["verdict"] == "faster" else None,
-            "advice": _steps_advice(known, best)}
+    best = max((r for r in known if r["verdict"] == "faster"), key=lambda r: r["ratio"], default=None)
+    return {"table": table, "best": best["arm"] if best else None, "advice": _steps_advice(known, best)}
 
 
 def _steps_advice(rows: list[dict], best: Optional[dict]) -> str:
-    if not rows or best is None:
+    if not rows:
         return ""
     figures = ", ".join(f"{r['steps']} step{'s' if r['steps'] > 1 else ''}: {r['ratio']:.2f}x" for r in rows)
-    if best["verdict"] != "faster":
+    if best is None:
         gaps = [r for r in rows if r.get("break_even_accept_length") and r.get("accept_length")]
         if gaps and all(r["accept_length"] < r["break_even_accept_length"] for r in gaps):
             near = min(gaps, key=lambda r: r["break_even_accept_length"] / r["accept_length"])
@@ -164,7 +163,10 @@ def _steps_advice(rows: list[dict], best: Optional[dict]) -> str:
         return f"{figures}: none is faster than the baseline"
     if len(rows) == 1:
         return figures
-    slower = [r for r in rows if r["steps"] > best["steps"]]
-    if slower and all(r["ratio"] < best["ratio"] for r in slower):
+    larger = [r for r in rows if r["ratio"] > best["ratio"]]
+    if larger:
+        return (f"{figures}: {best['arm']} is the best that is decided; larger and not decided: "
+                + ", ".join(r["arm"] for r in larger))
+    if any(r["steps"] > best["steps"] for r in rows):
         return f"{figures}: fewer steps win here, {best['arm']} is the best measured"
     return f"{figures}: {best['arm']} is the best measured"

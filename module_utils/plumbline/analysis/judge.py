@@ -64,13 +64,17 @@ def remember_baseline(results: Results, record: dict, spec: dict) -> None:
 
 
 def accept(results: Results, store: ExperimentResults, run: str, reason: str) -> list[dict]:
-    """Make the baselines of ``run`` the reference of each host that it measured; returns what was appended."""
+    """Make the baselines of ``run`` the reference of each host that it measured; returns what was appended.
+
+    A series whose reference these boots are already gets no further row. One that was accepted when a part of the run
+    was measured does, with all boots that there are now.
+    """
     out = []
     for host in sorted({m["host"] for m in store.measurements(run)}):
         rows = results.baselines(host)
-        if any(r["kind"] == "accepted" and r["run"] == run for r in rows):
-            continue
+        accepted = {baselines.series_key(r): (r["run"], r["boots"]) for r in rows if r["kind"] == "accepted"}
         for row in baselines.accept(rows, run, now_text(), reason, results.states(), differences):
-            results.append_baseline(host, row)
-            out.append(row)
+            if accepted.get(baselines.series_key(row)) != (run, row["boots"]):
+                results.append_baseline(host, row)
+                out.append(row)
     return out

@@ -54,6 +54,13 @@ def test_two_or_three_steps_is_answered_by_figures() -> None:
     assert found["table"][1]["marginal"]["break_even"] == pytest.approx(0.98)
 
 
+def test_a_larger_ratio_that_is_not_decided_does_not_hide_one_that_is() -> None:
+    found = breakeven.compare_steps([row(2, 2.1, 1.94, "faster"), row(3, 2.6, 2.36, "inconclusive")])
+    assert found["best"] == "eagle3-2step"
+    assert found["advice"].endswith("eagle3-2step is the best that is decided; larger and not decided: eagle3-3step")
+    assert breakeven.compare_steps([row(3, 2.6, 2.36, "inconclusive")])["best"] is None
+
+
 def test_every_number_of_steps_under_its_break_even() -> None:
     found = breakeven.compare_steps([row(2, 1.5, 2.0, "slower"), row(3, 1.6, 2.9, "slower")])
     assert found["best"] is None

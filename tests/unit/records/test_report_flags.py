@@ -1,4 +1,4 @@
-"""A report shows what a flag found beside what the flag means."""
+"""A report shows what a flag found beside what the flag means, and its margin as it was given."""
 from __future__ import annotations
 
 import json
@@ -41,3 +41,12 @@ def test_of_many_sightings_the_rest_is_counted(both: list) -> None:
         page = render([flagged(f"sighting {n}.") for n in range(15)])
         assert "sighting 11." in page and "sighting 12." not in page
         assert "and 3 more" in page
+
+
+@pytest.mark.parametrize(("margin", "confidence", "words"), [
+    (0.005, 0.995, ("margin 0.5%", "confidence 99.5%")), (0.07, 0.9999, ("margin 7%", "confidence 99.99%"))])
+def test_margin_and_confidence_are_not_rounded(margin: float, confidence: float, words: tuple[str, str]) -> None:
+    verdict = {**example("verdict"), "margin": margin, "confidence": confidence}
+    for page in (html.render(verdict, [], compares=[], proofs={}), text.markdown(verdict, [])):
+        assert all(said in page.replace(" %", "%") for said in words)
+    assert f"band: {words[0].replace(' ', ' of ')}" in html.render(verdict, [], compares=[], proofs={})

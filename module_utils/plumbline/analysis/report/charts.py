@@ -5,7 +5,7 @@ import math
 from collections.abc import Callable
 from html import escape
 
-from .text import ratio
+from .text import percent, ratio
 
 WIDTH = 880
 VERDICT_CLASS = {"faster": "faster", "slower": "slower", "same": "same", "inconclusive": "open",
@@ -54,7 +54,7 @@ def intervals(comparisons: list[dict], margin: float) -> str:
         out.append(f'<circle class="dot {kind}" cx="{x(c["ratio"]):.1f}" cy="{y:.1f}" r="5"/>'
                    f'<text class="value" x="{right + 12}" y="{y + 4:.1f}">{escape(ratio(c))}</text>')
     out.append(f'<text class="tick" x="{(left + right) / 2:.1f}" y="{bottom + 36}" text-anchor="middle">'
-               f'tok/s of the candidate / tok/s of the baseline (band: margin of {margin:.0%})</text></svg>')
+               f'tok/s of the candidate / tok/s of the baseline (band: margin of {percent(margin)})</text></svg>')
     return "".join(out)
 
 

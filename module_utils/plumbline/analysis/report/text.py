@@ -12,6 +12,11 @@ def number(value: Optional[float], digits: int = 2, unit: str = "") -> str:
     return "-" if value is None else f"{value:.{digits}f}{unit}"
 
 
+def percent(share: float) -> str:
+    """`0.5%`, as exact as it was given: a margin of 0.005 is not one of nothing."""
+    return f"{share * 100:g}%"
+
+
 def ratio(comparison: dict) -> str:
     """`1.86x [1.80, 1.93]`."""
     if comparison["ratio"] is None:
@@ -72,7 +77,8 @@ def table(verdict: dict) -> str:
 def markdown(verdict: dict, measurements: list[dict]) -> str:
     """The report as Markdown, with the same figures as the HTML page."""
     out = [f"# {verdict['experiment']}", "",
-           f"Run `{verdict['run']}`, margin {verdict['margin']:.0%}, confidence {verdict['confidence']:.0%}.", "",
+           f"Run `{verdict['run']}`, margin {percent(verdict['margin'])}, "
+           f"confidence {percent(verdict['confidence'])}.", "",
            f"Engine: {', '.join(sorted({m['engine'] for m in measurements})) or 'none'}. {verdict_family(verdict)}", ""]
     if verdict["comparisons"]:
         out += ["## Comparisons", "", markdown_table(COMPARISON_HEAD, comparison_rows(verdict)), ""]
