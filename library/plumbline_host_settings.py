@@ -49,6 +49,10 @@ options:
       - Values by name. A dash before the name leaves it out on kernels that do not have it.
       - Left out, I(sysctl_file) is left alone; empty, it is removed.
     type: dict
+  sysctls_kept:
+    description: Values of names that may stand in I(sysctl_file) already. Those that do stay there, with these values.
+    type: dict
+    default: {}
   sysctl_file:
     description: Where the sysctls are kept.
     type: path
@@ -109,6 +113,8 @@ values:
   elements: dict
 """
 
+from pathlib import Path
+
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.plumbline.errors import PlumblineError
 from ansible.module_utils.plumbline.host import settings
@@ -138,6 +144,7 @@ def main() -> None:
                 },
             },
             "sysctls": {"type": "dict"},
+            "sysctls_kept": {"type": "dict", "default": {}},
             "sysctl_file": {"type": "path", "default": "/etc/sysctl.d/90-plumbline.conf"},
             "sysfs": {"type": "dict"},
             "tmpfiles_file": {"type": "path", "default": "/etc/tmpfiles.d/plumbline.conf"},
@@ -146,16 +153,17 @@ def main() -> None:
     )
     p = module.params
     shown = {"module_args": redact(p)}  # Ansible shows the arguments at -vvv, and a file can hold a token
-    files = list(p["files"])
-    if p["sysctls"] is not None:
-        files.append({"path": p["sysctl_file"], "content": settings.sysctl_text(p["sysctls"]) if p["sysctls"] else None})
+    files, sysctls = list(p["files"]), p["sysctls"]
+    if sysctls is not None:
+        sysctls = {**settings.sysctls_kept(Path(p["sysctl_file"]), p["sysctls_kept"]), **sysctls}
+        files.append({"path": p["sysctl_file"], "content": settings.sysctl_text(sysctls) if sysctls else None})
     if p["sysfs"] is not None:
         files.append({"path": p["tmpfiles_file"], "content": settings.tmpfiles_text(p["sysfs"]) if p["sysfs"] else None})
     try:
         differences = {
             "folders": settings.folder_differences(p["folders"]),
             "files": settings.file_differences(files),
-            "values": [*settings.sysctl_differences(p["sysctls"] or {}), *settings.sysfs_differences(p["sysfs"] or {})],
+            "values": [*settings.sysctl_differences(sysctls or {}), *settings.sysfs_differences(p["sysfs"] or {})],
         }
         if not module.check_mode:
             settings.apply(differences)

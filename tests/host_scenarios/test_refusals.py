@@ -72,6 +72,7 @@ def test_an_edit_is_kept_as_a_patch_rebuilt_and_rolled_back(known: HostsLab) -> 
     assert known.play("capture", HOST, state="edited") == 0, known.text()
     lock = yaml.safe_load((known.states / "edited.yml").read_text())
     assert [entry["file"] for entry in lock["build"]["patches"]] == ["edited.patch"]
+    assert known.play("rebuild", HOST, state="known", prove=False) == 0, known.text()
     assert known.play("rebuild", HOST, state="edited", prove=False) == 0, known.text()
     second = known.sh(HOST, f"readlink -f {BUILDS}/current")
     assert second != first and known.compare(HOST, "edited") == {}
@@ -86,6 +87,15 @@ def test_an_edit_is_kept_as_a_patch_rebuilt_and_rolled_back(known: HostsLab) -> 
         assert known.sh(HOST, f"readlink -f {BUILDS}/current") == back
         assert known.sh(HOST, running) != before, "the server goes on with the build that was left"
     assert known.play("rebuild", HOST, state="known", prove=False) == 0, known.text()
+    assert known.compare(HOST) == {}
+
+
+def test_the_baseline_is_measured_where_the_production_server_has_the_port(known: HostsLab) -> None:
+    assert known.play("rebuild", HOST, state="known") == 0, known.text()
+    lines = (known.results / "baseline" / "measurements.jsonl").read_text().splitlines()
+    records = [json.loads(line) for line in lines]
+    assert records and {r["status"] for r in records} == {"ok"}
+    assert known.sh(HOST, "systemctl is-active sglang.service") == "active"
     assert known.compare(HOST) == {}
 
 

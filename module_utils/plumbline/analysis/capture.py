@@ -17,16 +17,18 @@ from .build import locks as build_locks
 from .store import Results
 
 
-def find_build_lock(state: dict, folders: Iterable[Path], search: Iterable[Path]) -> Optional[dict]:
+def find_build_lock(
+    state: dict, folders: Iterable[Path], search: Iterable[Path]
+) -> tuple[Optional[dict], dict[str, str]]:
     """The build lock that the observed build was made from, as it stands in its file with its source trees pinned by
-    digest.
+    digest, and the texts of its patches by the names that it gives them.
 
-    None if no lock in ``folders`` has the digest that the build's manifest names.
+    (None, {}) if no lock in ``folders`` has the digest that the build's manifest names.
     """
     condition = (state["groups"].get("build") or {}).get("condition", {})
     wanted = condition.get("lock_digest")
     if not isinstance(wanted, str):
-        return None
+        return None, {}
     places = [Path(f) for f in folders]
     named = [f / f"{condition.get('name')}.yml" for f in places]
     others = [p for f in places if f.is_dir() for p in sorted(f.glob("*.yml"))]
@@ -40,8 +42,9 @@ def find_build_lock(state: dict, folders: Iterable[Path], search: Iterable[Path]
             continue  # another lock, maybe half-written by its author: not the one that is looked for
         if lock_digest(build_locks.without_sources(resolved)) == wanted:
             pinned = [{k: v for k, v in entry.items() if k != "source"} for entry in resolved["local"]]
-            return {**lock, "local": pinned} if pinned else lock
-    return None
+            patches = {entry["file"]: Path(entry["source"]).read_text() for entry in resolved["patches"]}
+            return {**lock, "local": pinned} if pinned else lock, patches
+    return None, {}
 
 
 def prepare(
@@ -60,13 +63,11 @@ def prepare(
     Raises PlumblineError if a lock of that name with another content is there and ``overwrite`` is not set.
     """
     schema.validate("state", state, "the observed state")
+    build_lock, patches = find_build_lock(state, [*lock_folders, states_folder], search)
     lock, files, remarks = locks.make(
-        state,
-        name=name,
-        description=description,
-        evidence=evidence,
-        build_lock=find_build_lock(state, lock_folders, search),
+        state, name=name, description=description, evidence=evidence, build_lock=build_lock
     )
+    files = {**_beside(states_folder, patches), **files}
     lock = json.loads(json.dumps(lock))  # Ansible marks values by types of its own, which YAML does not know
     schema.validate("lock", lock, f"the lock of {name}")
     path = states_folder / f"{name}.yml"
@@ -89,6 +90,24 @@ def prepare(
         "remarks": remarks,
         "diff": {"before": before, "after": text, "before_header": str(path), "after_header": str(path)},
     }
+
+
+def _beside(folder: Path, patches: dict[str, str]) -> dict[str, str]:
+    """The patches that have to be written beside a new lock. Raises PlumblineError for a name that is taken."""
+    out = {}
+    for name, text in patches.items():
+        path = folder / name
+        if not path.exists():
+            out[name] = text
+        elif path.read_text() != text:
+            raise PlumblineError(
+                "another file has the name of a patch of the build's lock",
+                str(path),
+                "a file with other content",
+                None,
+                "move it away, or capture into another folder: -e states_folder=DIR",
+            )
+    return out
 
 
 def _content(lock: Any) -> Any:

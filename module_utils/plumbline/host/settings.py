@@ -22,6 +22,17 @@ def sysctl_text(sysctls: Mapping[str, Any]) -> str:
     return HEADER + "".join(f"{name} = {value}\n" for name, value in sysctls.items())
 
 
+def sysctls_kept(path: Path, known: Mapping[str, Any]) -> Dict[str, Any]:
+    """Those of the ``known`` values whose names the file at ``path`` has."""
+    try:
+        lines = path.read_text(errors="replace").splitlines()
+    except OSError:
+        return {}
+    said = [line for line in map(str.strip, lines) if "=" in line and line[0] not in "#;"]
+    names = {line.partition("=")[0].strip().lstrip("-") for line in said}
+    return {name: value for name, value in known.items() if name in names}
+
+
 def tmpfiles_text(values: Mapping[str, Any]) -> str:
     """A file for /etc/tmpfiles.d (tmpfiles.d(5)) that writes values below /sys at each boot; paths may be globs."""
     return HEADER + "".join(f"w {path} - - - - {value}\n" for path, value in values.items())

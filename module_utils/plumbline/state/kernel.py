@@ -21,7 +21,8 @@ _SYSCTL_TREES = ("vm", "kernel", "fs", "net/core", "net/ipv4")
 # Not settings, though writable: counters, values that the kernel moves by itself, identities of the host.
 _MOVING = re.compile(
     r"^(kernel\.(ns_last_pid|tainted|hostname|domainname|random\..*|perf_event_max_sample_rate|pty\..*|core_pipe_limit|sched_domain\..*"
-    r"|hung_task_warnings|keys\..*|usermodehelper\..*)|vm\.(stat_refresh|drop_caches|compact_memory)|fs\.(binfmt_misc|nfs|mqueue)\..*"
+    r"|hung_task_warnings|keys\..*|usermodehelper\..*)|vm\.(stat_refresh|drop_caches|compact_memory)|fs\.(dentry-state|file-nr|inode-nr|inode-state|aio-nr)"
+    r"|fs\.(binfmt_misc|nfs|mqueue)\..*"
     r"|net\.ipv4\.(conf|neigh|route)\..*)$"
 )
 # Set by the kernel from the memory that is free at boot: they differ a little from boot to boot unless somebody set

@@ -94,8 +94,8 @@ class Distribution:
         lines = sorted(
             f"{path} {sha}"
             for path, sha in self.files.items()
-            if sha
-            and not path.startswith("..")
+            # A line without a hash counts, too: with one a file could be dropped in that nobody looks for.
+            if not path.startswith("..")
             and not path.startswith("/")
             and path.rsplit("/", 1)[-1]
             not in ("INSTALLER", "REQUESTED", "direct_url.json", "RECORD", "uv_cache.json", "uv_build.json")

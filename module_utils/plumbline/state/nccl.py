@@ -17,6 +17,8 @@ from .redact import redact_text
 from .units import server_units, unit_environment
 from .values import Group, absent, unknown
 
+# What the sitecustomize of a delivered profile reads (nccl/site_hook.py).
+_HOOK_DATA = "profile.json"
 # Name files that decide about rings, channels and distances.
 PLANS = ("NCCL_GRAPH_FILE", "NCCL_TOPO_FILE")
 # SGLang puts these into its environment itself when they are not in it, so no conf file can set them.
@@ -45,11 +47,14 @@ def _conf_item(context: Context, where: str) -> Any:
 
 
 def _startup(context: Context, folders: List[str]) -> Dict[str, Any]:
-    """``sitecustomize``/``usercustomize`` in the folders of PYTHONPATH, which Python runs before anything else."""
+    """``sitecustomize``/``usercustomize`` in the folders of PYTHONPATH, which Python runs before anything else, and
+    what ours reads."""
     out: Dict[str, Any] = {}
     for folder in folders:
-        for name in context.names(folder):
-            if name.split(".")[0] in ("sitecustomize", "usercustomize") and name != "__pycache__":
+        names = context.names(folder)
+        for name in names:
+            startup = name.split(".")[0] in ("sitecustomize", "usercustomize") and name != "__pycache__"
+            if startup or (name == _HOOK_DATA and "sitecustomize.py" in names):
                 path = str(context.path(f"{folder}/{name}"))
                 try:
                     out[f"pythonpath.{folder}/{name}"] = {"sha256": context.cache.digest("startup", path, path)}

@@ -19,6 +19,7 @@ _DROP_INS = (*_FOLDERS, "/etc/systemd/system.control", "/run/systemd/system.cont
 # Where the kernel shows the processes of a unit: cgroup version 2, 2 beside 1, and 1.
 _CGROUPS = ("/sys/fs/cgroup", "/sys/fs/cgroup/unified", "/sys/fs/cgroup/systemd")
 _SLACK_S = 2.0
+_NOTES = re.compile(r"^X-Plumbline-.*\n?", re.M)
 _SERVES = re.compile(r"sglang(\.launch_server|\s+serve)|plumbline-supervise|/builds/current/")
 
 
@@ -74,7 +75,8 @@ def split_environment(values: List[str]) -> Dict[str, str]:
 def server_units(context: Context) -> Dict[str, Dict[str, Any]]:
     """Units that start an SGLang server: path -> ``{sha256, directives}``; drop-ins are items of their own.
 
-    They are known by what they run, not by their name. The digest is over the text without secrets.
+    They are known by what they run, not by their name. The digest is over the text without secrets, and without what
+    we note in it (``X-Plumbline-Build``): the build is in group ``build``, where the same one has the same digest.
     """
     out: Dict[str, Dict[str, Any]] = {}
     for folder in _FOLDERS:
@@ -89,7 +91,7 @@ def server_units(context: Context) -> Dict[str, Dict[str, Any]]:
                 if not isinstance(found, str):
                     out[path] = unknown(found.get("unknown", "it is gone"))
                     continue
-                clean = redact_text(found)
+                clean = _NOTES.sub("", redact_text(found))
                 out[path] = {
                     "sha256": hashlib.sha256(clean.encode()).hexdigest(),
                     "directives": redact(parse_unit(clean)),

@@ -78,3 +78,11 @@ def test_a_folder_of_another_mode_and_a_file_in_its_place(root: Path) -> None:
     ]
     with pytest.raises(PlumblineError, match="not a folder"):
         settings.folder_differences([{"path": "/f"}], root)
+
+
+def test_sysctls_of_an_earlier_run_stay_in_their_file(root: Path) -> None:
+    path = root / "90.conf"
+    path.write_text(settings.sysctl_text({"vm.swappiness": 10, "-kernel.x": 1, "vm.gone": 5}))
+    known = {"vm.swappiness": "20", "kernel.x": "1", "vm.other": "3"}
+    assert settings.sysctls_kept(path, known) == {"vm.swappiness": "20", "kernel.x": "1"}
+    assert settings.sysctls_kept(root / "none.conf", known) == {}

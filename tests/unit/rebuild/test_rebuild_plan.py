@@ -139,7 +139,7 @@ def test_steps_know_what_to_do_from_the_lock_as_the_comparison_shows_differences
         {"path": "/etc/security/limits.conf", "content": "* - memlock unlimited\n"},
         {"path": "~/.nccl.conf", "content": None},
     ]
-    assert data["sysctls"] == {"vm.swappiness": "10"}
+    assert data["sysctls"] == {"set": {"vm.swappiness": "10"}, "kept": {"vm.swappiness": "10"}}
     assert data["gpu_host"] == {"kernel_parameters": ["iommu=pt"]}
     assert plan["reboot"] == ["firmware_and_kernel: command_line"]
 
@@ -201,6 +201,69 @@ def test_the_production_server_is_stopped_for_what_it_runs_on_and_found_if_it_wa
     assert rebuild.plan(lock, locks.compare_with(lock, now), now, HOST)["stop"] is None, "none without a unit"
 
 
+def test_a_unit_that_is_not_there_is_made_and_not_stopped():
+    lock, now = lock_of(state(engine_args=UNIT)), state()
+    plan = rebuild.plan(lock, locks.compare_with(lock, now), now, SERVED)
+    assert (list(steps(plan)), plan["stop"]) == (["sglang_server"], None)
+
+
+def test_what_is_taken_from_the_lock_reaches_a_running_server_that_nothing_stops_for_it():
+    now = state(engine_args={**UNIT, "args.tp-size": 4})
+    now["groups"]["engine_args"]["condition"]["service.sglang.service"] = "runs"
+    lock = lock_of(state(engine_args=UNIT))
+    plan = rebuild.plan(lock, locks.compare_with(lock, now), now, SERVED)
+    assert (steps(plan), plan["stop"], plan["again"]) == ({"sglang_server": []}, None, 0)
+
+
+@pytest.mark.parametrize(
+    "item",
+    ["unit./etc/systemd/system/sglang.service.d/50-mine.conf", "unit./etc/systemd/system/other.service"],
+)
+def test_units_that_no_role_writes_are_left_to_a_person(item: str):
+    lock = lock_of(state(engine_args={**UNIT, item: {"sha256": SHA[2], "directives": {}}}))
+    now = state(engine_args=UNIT)
+    plan = rebuild.plan(lock, locks.compare_with(lock, now), now, SERVED)
+    assert plan["steps"] == []
+    assert "restore it by hand" in plan["cannot"][0]["why"]
+
+
+def test_a_redacted_text_is_never_written_to_a_host():
+    secret = {"sha256": "1", "variables": {"NCCL_X": "Bearer [redacted]"}}
+    words = ["root=/dev/sda1", "iommu=pt", "rd.luks.key=[redacted]"]
+    was = state(
+        nccl={"conf./etc/nccl.conf": secret},
+        firmware_and_kernel={"boot./etc/sysctl.d/9.conf": ["a.key = [redacted]"], "command_line": words},
+    )
+    lock, now = lock_of(was), state(firmware_and_kernel={"command_line": ["root=/dev/sda1"]})
+    plan = rebuild.plan(lock, locks.compare_with(lock, now), now, HOST)
+    assert [c["why"] for c in plan["cannot"]] == [
+        "the lock keeps no secrets, and the file holds one: restore it by hand"
+    ] * 2
+    assert [(s["step"], s["data"]) for s in plan["steps"]] == [("gpu_host", {"kernel_parameters": ["iommu=pt"]})]
+
+
+@pytest.mark.parametrize(
+    ("delivery", "item"),
+    [
+        ("nccl_conf", "conf.NCCL_CONF_FILE"),
+        ("sitecustomize", "pythonpath./opt/plumbline/nccl/p-sitecustomize/profile.json"),
+    ],
+)
+def test_the_files_of_each_delivery_are_delivered_again(delivery: str, item: str):
+    was = {"delivery": delivery, item: {"sha256": "1", "variables": {}}}
+    other = {"sha256": "2", "variables": {"NCCL_PROTO": "Simple"}}
+    lock, now = lock_of(state(nccl=was)), state(nccl={**was, item: other})
+    assert steps(rebuild.plan(lock, locks.compare_with(lock, now), now, HOST)) == {"nccl_profile": [item]}
+
+
+def test_words_that_an_earlier_rebuild_gave_the_kernel_are_given_again():
+    line = 'GRUB_CMDLINE_LINUX_DEFAULT="$GRUB_CMDLINE_LINUX_DEFAULT iommu=pt"'
+    ours = {"boot./etc/default/grub.d/90-plumbline.cfg": [line]}
+    now = state(firmware_and_kernel=ours, runtime={"governor": "powersave"})
+    plan = rebuild.plan(lock := lock_of(state()), locks.compare_with(lock, now), now, HOST)
+    assert {s["step"]: s["data"] for s in plan["steps"]}["gpu_host"] == {"kernel_parameters": ["iommu=pt"]}
+
+
 IMPOSSIBLE: dict[str, tuple[str, dict[str, Any], str]] = {
     "hardware": ("hardware", {"cpu.model": "Xeon"}, "other hardware"),
     "bios": ("firmware_and_kernel", {"bios_version": "3.2"}, "firmware"),
@@ -244,7 +307,8 @@ def test_a_build_that_was_set_aside_is_not_moved_again():
 def test_what_the_inventory_declares_otherwise_is_taken_from_the_lock_and_said():
     now = state(engine_args={"args.tp-size": 4}, nccl={"variable.NCCL_PROTO": "Simple"})
     plan = plan_of(now, HOST)
-    assert plan["steps"] == []
+    assert steps(plan) == {"nccl_profile": []}, "what is delivered holds the inventory's values"
+    assert plan["again"] == 0
     assert plan["cannot"] == []
     assert {r["variable"] for r in plan["inventory"]} == {
         "sglang_server_args.tp-size",

@@ -204,6 +204,15 @@ def test_a_record_that_was_edited_along_with_its_file_does_not_hide_the_edit(roo
     assert {d["item"] for d in differences} == {"distribution.sglang", FILE}
 
 
+def test_a_line_without_a_hash_does_not_hide_a_file_that_was_dropped_in(root: Path) -> None:
+    was = document.observe(root, groups=["build", "files"])["state"]
+    build_file(root, f"{SITE}/sitecustomize.py").write_text("import os\n")
+    record = build_file(root, f"{SITE}/sglang-0.5.23.dist-info/RECORD")
+    record.write_text(record.read_text() + "sitecustomize.py,,\n")
+    differences = compare.compare(was, document.observe(root, groups=["build", "files"])["state"])["differences"]
+    assert {d["item"] for d in differences} == {"distribution.sglang"}
+
+
 def test_a_reinstalled_build_elsewhere_is_the_same(built_root: Path, tmp_path: Path) -> None:
     make_build(tmp_path / "other")
     was = document.observe(built_root, groups=["build", "files"])["state"]

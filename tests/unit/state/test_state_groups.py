@@ -288,6 +288,10 @@ def test_what_would_be_in_force_and_from_where(host: Host) -> None:
     assert force["NCCL_BUFFSIZE"]["source"] == "~/.nccl.conf" and force["NCCL_DEBUG"]["source"] == "/etc/nccl.conf"
     assert group.identity["variable.NCCL_PROTO"] == "LL" and group.identity["environment.NCCL_ALGO"] == "Ring"
     assert "pythonpath./opt/site/sitecustomize.py" in group.identity
+    host.put("/opt/site/profile.json", "{}").put("/opt/site/other.json", "{}")
+    now = nccl.observe(context, {"PYTHONPATH": "/opt/site"}).identity
+    assert "pythonpath./opt/site/profile.json" in now, "ours reads the variables from there"
+    assert "pythonpath./opt/site/other.json" not in now
 
 
 def test_a_graph_file_with_another_text_is_another_setting(host: Host) -> None:
@@ -332,6 +336,17 @@ def test_units_of_servers_are_known_by_what_they_run(host: Host) -> None:
     assert nccl.observe(context, {}).identity["file./etc/plumbline/server.env"] == before
     host.put("/etc/plumbline/server.env", "NCCL_PROTO=Simple\nHF_TOKEN=hunter3\n")
     assert nccl.observe(context, {}).identity["file./etc/plumbline/server.env"] != before
+
+
+def test_the_build_that_a_unit_notes_is_no_part_of_it(host: Host) -> None:
+    """The same arguments on a patched build are the same unit: what differs is the build."""
+    path = "/etc/systemd/system/llm.service"
+    found = []
+    for note in ("X-Plumbline-Build=" + "a" * 64 + "\n", "X-Plumbline-Build=" + "b" * 64 + "\n", ""):
+        host.put(path, UNIT.replace("[Unit]\n", f"[Unit]\n{note}") if "[Unit]\n" in UNIT else f"[Unit]\n{note}{UNIT}")
+        found.append(units.server_units(host.context())[path])
+    assert found[0] == found[1]
+    assert found[0]["directives"] == found[2]["directives"]
 
 
 @pytest.mark.parametrize(

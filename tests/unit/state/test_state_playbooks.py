@@ -13,10 +13,12 @@ from typing import Any, Callable
 import pytest
 import state_builds
 import yaml
-from plumbline.analysis import capture, comparison, schema
+from plumbline.analysis import capture, comparison, project, rebuild, schema
 from plumbline.analysis.store import Results
 from plumbline.errors import PlumblineError
 from plumbline.state import document
+from plumbline.state.document import assemble
+from plumbline.state.values import Group
 
 PROJECT = Path(__file__).parents[3]
 SECRET = "hunter2hunter2"
@@ -169,6 +171,31 @@ def test_capture_and_compare_through_the_playbooks(lab: Lab) -> None:
 def test_what_is_no_reference_is_refused(ref: str) -> None:
     with pytest.raises(PlumblineError, match="allowed: state:NAME, host:NAME or measurement:ID"):
         comparison.split(ref, "was")
+
+
+def test_a_captured_lock_has_the_patches_of_its_build_beside_it(tmp_path: Path) -> None:
+    """Its build lock names them by a path beside itself: in another folder they would be nowhere."""
+    digest = rebuild.read("sim-b", [project.STATES], project.SOURCES)["build_digest"]
+    condition = {"lock_digest": digest, "name": "sim-b"}
+    state = assemble("h", [Group("build", {"distribution.x": {"version": "1"}}, condition)])
+    given = {"lock_folders": project.BUILD_LOCKS, "search": project.SOURCES}
+    made = capture.prepare(state, {}, name="mine", states_folder=tmp_path / "states", **given)
+    assert "sim-b.patch" in made["files"]
+    capture.write(made, Results(tmp_path / "results"), state, {})
+    assert rebuild.read("mine", [tmp_path / "states"], project.SOURCES)["build_digest"] == digest
+    (tmp_path / "states" / "sim-b.patch").write_text("another")
+    with pytest.raises(PlumblineError, match=r"another file has the name of a patch.*sim-b\.patch"):
+        capture.prepare(state, {}, name="more", states_folder=tmp_path / "states", **given)
+
+
+def test_a_limit_leaves_the_comparison_to_be_made(lab: Lab) -> None:
+    """-l takes localhost away: the comparison ran nowhere, and that was a success."""
+    lab.states.mkdir(exist_ok=True)
+    for name in ("sim-a", "sim-b"):
+        lock = {"schema": "plumbline.lock/1", "name": name, "kernel": {"sysctls": {"vm.swappiness": name}}}
+        (lab.states / f"{name}.yml").write_text(yaml.safe_dump(lock))
+    found, done = lab.compare("state:sim-a", "state:sim-b", "-l", "box", "-e", "strict=true")
+    assert done.returncode != 0 and len(found["differences"]) == 1
 
 
 def test_unknown_hosts_and_measurements_are_refused(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from typing import Any, Mapping, Optional
 from ..lock import other_build
 from .declared import declared, facts
 from .host import Host, kind_of
-from .steps import FULL, STEPS, Difference, make_step, needs_reboot, of_lock
+from .steps import FULL, STEPS, TAKEN, Difference, make_step, needs_reboot, of_lock
 from .ways import way
 
 
@@ -40,26 +40,39 @@ def plan(
     why, stop = _server(by_step, state, host)
     if why:
         by_step.setdefault("sglang_server", [])
+    taken = facts(lock, inventory, host)
+    # Delivered files hold what the inventory declares: nothing is stopped before one of them turns out to change.
+    for name in _for(taken, host):
+        if name not in by_step:
+            by_step[name], why = [], why or TAKEN
     steps = [
-        make_step(lock, name, items, "" if items else why)
+        make_step(lock, name, items, "" if items else why, state)
         for name, items in sorted(by_step.items(), key=lambda e: STEPS.index(e[0]))
     ]
     if full:
         missing = set(host.may_run) - {s["step"] for s in steps}
-        more = [make_step(lock, name, [], FULL) for name in of_lock(lock, inside) if name in missing]
+        more = [make_step(lock, name, [], FULL, state) for name in of_lock(lock, inside) if name in missing]
         steps = sorted([*steps, *more], key=lambda s: STEPS.index(s["step"]))
     mended = [i for items in by_step.values() for i in items]
     return {
         "result": found["result"],
         "steps": steps,
         "anew": _anew(state, by_step.get("sglang_build", []), host),
-        "facts": facts(lock, inventory, host),
+        "facts": taken,
         "inventory": inventory,
         "cannot": cannot,
         "reboot": [f"{d['group']}: {d['item']}" for d in mended if needs_reboot(d)],
         "again": sum(not needs_reboot(d) for d in mended),
         "stop": stop,
     }
+
+
+def _for(taken: Mapping[str, Any], host: Host) -> list[str]:
+    """The steps that give a host what is taken from the lock in place of the inventory."""
+    delivered = any(n.startswith(("nccl_profile_", "plumbline_nccl_profiles")) for n in taken)
+    served = bool(host.unit) and (delivered or any(n.startswith("sglang_server_") for n in taken))
+    wanted = (("nccl_profile", delivered), ("sglang_server", served))
+    return [name for name, needed in wanted if needed and name in host.may_run]
 
 
 def _server(by_step: Mapping[str, list[Difference]], state: Mapping[str, Any], host: Host) -> tuple[str, Optional[str]]:
@@ -75,7 +88,7 @@ def _server(by_step: Mapping[str, list[Difference]], state: Mapping[str, Any], h
     below = {"sglang_build", "gpu_driver", "sglang_models", "nccl_profile", "sglang_server"} & set(by_step)
     read = any(d["group"] in ("nccl", "engine_args", "files") for d in by_step.get("files", []))
     if below or read:
-        return "what it runs on was changed", host.unit if how != "stopped" else None
+        return "what it runs on was changed", host.unit if found and how != "stopped" else None
     if how == "stopped":
         return "the production server does not run", None
     if how == "runs with older files":

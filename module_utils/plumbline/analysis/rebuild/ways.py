@@ -7,9 +7,10 @@ from typing import Any, Mapping, Optional
 
 from ...state.compare import AS_RECORDED
 from ...state.impact import role_for
+from ...state.redact import REDACTED
 from ...state.values import is_absent
 from .host import Host
-from .steps import STRAY, Difference
+from .steps import STRAY, Difference, text_of
 
 _FIXED_RUNTIME = re.compile(r"cgroup|smt")
 _BELOW = "the machine that this container runs on owns it: rebuild it there"
@@ -29,7 +30,7 @@ def way(lock: dict[str, Any], d: Difference, host: Host, inside: bool) -> tuple[
         return None, _BELOW
     stray = STRAY.fullmatch(item)
     if stray and group in ("nccl", "engine_args", "runtime", "os_packages", "firmware_and_kernel"):
-        return _file_way(group, item, d)
+        return _file_way(lock, group, item, d, host)
     if group == "build":
         return _build_way(lock, d)
     if group == "files":
@@ -39,8 +40,10 @@ def way(lock: dict[str, Any], d: Difference, host: Host, inside: bool) -> tuple[
             return "sglang_models", ""
         return None, "the model is none of this host's: sglang_server_target, sglang_server_drafts"
     if group == "engine_args":
-        return ("sglang_server", "") if item.startswith("unit.") else (None, "the inventory declares it")
+        return None, "the inventory declares it"
     if group == "nccl":
+        if item == "conf.NCCL_CONF_FILE" and _delivers(lock, "nccl_conf"):
+            return "nccl_profile", ""
         if item == "conf.NCCL_CONF_FILE":
             return None, "a file that NCCL_CONF_FILE names: restore it, or take the variable out of the environment"
         return ("nccl_profile", "") if item.startswith("file.") else (None, "the inventory declares it")
@@ -54,14 +57,24 @@ def way(lock: dict[str, Any], d: Difference, host: Host, inside: bool) -> tuple[
     return (role, "") if role else (None, "firmware or a property of the card")
 
 
-def _file_way(group: str, item: str, d: Difference) -> tuple[Optional[str], str]:
+def _delivers(lock: Mapping[str, Any], delivery: str) -> bool:
+    return bool((lock.get("nccl") or {}).get("delivery") == delivery)
+
+
+def _file_way(
+    lock: Mapping[str, Any], group: str, item: str, d: Difference, host: Host
+) -> tuple[Optional[str], str]:
     if is_absent(d["was"]):
         return "files", ""
+    if item.startswith("pythonpath.") and "-sitecustomize/" in item and _delivers(lock, "sitecustomize"):
+        return "nccl_profile", ""
+    if REDACTED in str(text_of(lock, group, item)):
+        return None, "the lock keeps no secrets, and the file holds one: restore it by hand"
     if group == "nccl" and item.startswith("conf."):
         if d["impact"] == "noise":
             return None, "comments alone: NCCL reads the same"
         return "files", ""
-    if item.startswith("unit."):
+    if host.unit and item.startswith("unit.") and item.endswith(f"/{host.unit}"):
         return "sglang_server", ""
     if item.startswith(("limits.", "boot.", "loader.")):
         return "files", ""
