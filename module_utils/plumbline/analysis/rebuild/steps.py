@@ -122,8 +122,8 @@ def _models_data(lock: Mapping[str, Any], items: list[Difference], _state: Mappi
 
 
 def _host_data(lock: Mapping[str, Any], _items: list[Difference], state: Mapping[str, Any]) -> dict[str, list[str]]:
-    """``{kernel_parameters}``: words of the lock's kernel command line that the host lacks, or that stand in the file by
-    which an earlier rebuild gave them to it: left out, they would be taken away again."""
+    """``{kernel_parameters}``: words of the lock's kernel command line that the host lacks, or that stand in the file
+    by which an earlier rebuild gave them to it: left out, they would be taken away again."""
     identity = (state["groups"].get("firmware_and_kernel") or {}).get("identity", {})
     now, ours = identity.get("command_line"), identity.get(f"boot.{KERNEL_PARAMETERS_FILE}")
     given = " ".join(ours).replace('"', " ").split() if isinstance(ours, list) else []
