@@ -65,7 +65,7 @@ class Bench:
         physics = {"PLUMBLINE_SIMULATOR_PHYSICS": "/opt/plumbline/simulator/physics.json",
                    "PLUMBLINE_SIMULATOR_CLOCK": "/var/lib/sglang/clock.json", "PLUMBLINE_SIMULATOR_HOST": "bench"}
         hosts = {name: {"ansible_host": address, "sglang_server_environment": physics}
-                 for name, address in map(str.split, up.stdout.splitlines())}
+                 for name, address, *_ in map(str.split, up.stdout.splitlines())}
         connection = {
             "ansible_user": "root",
             "ansible_ssh_private_key_file": str(key),
