@@ -17,7 +17,7 @@ from ..digest import file_digest
 from ..errors import PlumblineError
 from ..files import write_json
 from ..sglang import options
-from . import installed, manifest, pip
+from . import installed, manifest, originals, pip
 from .interpreter import find, probe
 from .lock import alternatives, build_digest, lock_digest, needed_bytes, requirement, requirements
 from .locked import locked
@@ -328,6 +328,8 @@ def _steps(
         lines = [requirement(w["name"], w["version"], [w["sha256"]]) for w in wheels]
         m.install(lines, staged / "wheels", "installing local source trees")
         m.from_git()
+    with m.timed("originals"):
+        originals.keep(m.build.parents[1], site, m.build.name)
     patches = m.patch(staged / "patches")
     m.check_requirements()
     found = {installed.normal_name(d.metadata["Name"]): d.version for d in distributions(path=[str(site)])}

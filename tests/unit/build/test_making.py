@@ -18,6 +18,7 @@ from plumbline.analysis.build import locks, pack
 from plumbline.build import ensure, manifest
 from plumbline.digest import file_digest
 from plumbline.errors import PlumblineError
+from plumbline.state.document import observe
 
 from tests.unit.build.builds import PROJECT, entry, lock, play, sglang_tree, wheel_of, write_lock
 
@@ -162,6 +163,19 @@ def test_the_role_makes_a_build_once(lab: Lab, tmp_path: Path) -> None:
     again = play(tmp_path / "play", root, pip=pip, **given)
     assert again.changed == 0 and again.facts == made.facts
     assert (build / manifest.FILE).stat().st_mtime_ns == before
+
+
+def test_an_edit_is_shown_against_what_the_wheel_brought(lab: Lab, tmp_path: Path) -> None:
+    """The host has no wheel and no other build: what was installed is kept before it is patched."""
+    root = tmp_path / "root"
+    lab.ensure(root, lab.lock(patches=[lab.patch()]))
+    build = next(p.parent for p in root.glob(f"builds/*/{manifest.FILE}") if p.parent.name != "current")
+    scheduler = next(build.glob("venv/lib/python3*/site-packages/sglang/srt/scheduler.py"))
+    scheduler.write_text(scheduler.read_text() + "EDITED = 1\n")
+    found = observe(root, build_dir=build, groups=["files"], evidence=True)["evidence"]
+    kept = found[str(scheduler.relative_to(build))]
+    assert kept["kind"] == "diff" and kept["original"] == f"wheel sglang-{build.name[:12]}.whl"
+    assert "+EDITED = 1" in kept["text"] and "-line_7 = 7" in kept["text"], "the lock's own patch is part of it"
 
 
 def looked_digest(path: Path, lab: Lab) -> str:
