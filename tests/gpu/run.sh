@@ -20,7 +20,7 @@ began=$(date +%s)
 machine_python=${GPU_PYTHON:-$(command -v python3)}
 # The most that each stage takes, in seconds. In six calls (the first three together), the first of them with 40 s for the build, which a
 # machine that is held keeps for the others, all of them take less than 28 minutes.
-declare -A most=([prove]=165 [sweep]=80 [negatives]=60 [measure]=300 [steps]=270 [cycle]=250 [profile]=270 [profile_no_p2p]=245)
+declare -A most=([prove]=160 [sweep]=78 [negatives]=60 [measure]=300 [steps]=260 [cycle]=240 [profile]=240 [profile_no_p2p]=240)
 stage_until=0
 # What keeps NVLink multicast off: for everything that is started from here.
 export NCCL_NVLS_ENABLE=0 TORCH_SYMM_MEM_DISABLE_MULTICAST=1 NVSHMEM_DISABLE_NVLS=1
