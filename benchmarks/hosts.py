@@ -83,15 +83,16 @@ class Bench:
         if self.names:
             subprocess.run([HOSTCTL, "down", *self.names], check=False, env=self.settings["ours"])
 
-    def ansible(self, argv: list[str], settings: str = "ours") -> float:
-        """Seconds that a command takes; raises if it fails."""
+    def ansible(self, argv: list[str], settings: str = "ours") -> tuple[float, str]:
+        """Seconds that a command takes, and what it prints; raises if it fails."""
         started = time.monotonic()
         done = subprocess.run(argv, cwd=ROOT, env=self.settings[settings], capture_output=True, text=True)
         if done.returncode:
             raise SystemExit(f"{' '.join(argv)}: {done.stdout[-3000:]}{done.stderr[-2000:]}")
-        return time.monotonic() - started
+        return time.monotonic() - started, done.stdout
 
-    def playbook(self, path: Path, variables: dict | None = None, limit: str = "", settings: str = "ours") -> float:
+    def playbook(self, path: Path, variables: dict | None = None, limit: str = "",
+                 settings: str = "ours") -> tuple[float, str]:
         given = {
             "results_root": str(self.folder / "results"),
             "states_folder": str(self.folder / "states"),
@@ -102,17 +103,12 @@ class Bench:
 
     def nothing_to_do(self, limit: str) -> None:
         """Raises if a rebuild still changes something: then it is not what this measures."""
-        given = {"results_root": str(self.folder / "results"), "states_folder": str(self.folder / "states"),
-                 "state": "bench", "prove": False}
-        argv = [str(BIN / "ansible-playbook"), "-i", str(self.inventory), str(ROOT / "playbooks" / "rebuild.yml"),
-                "-l", limit, "-e", json.dumps(given)]
-        done = subprocess.run(argv, cwd=ROOT, env=self.settings["ours"], capture_output=True, text=True)
-        changed = [line for line in done.stdout.splitlines() if "changed=" in line and "changed=0" not in line]
-        if done.returncode or changed:
-            raise SystemExit(f"a rebuild has something to do: {done.stdout[-3000:]}{done.stderr[-1000:]}")
+        _, text = self.playbook(ROOT / "playbooks" / "rebuild.yml", {"state": "bench", "prove": False}, limit)
+        if any("changed=" in line and "changed=0" not in line for line in text.splitlines()):
+            raise SystemExit(f"a rebuild has something to do: {text[-3000:]}")
 
     def ping(self, limit: str, settings: str) -> float:
-        return self.ansible([str(BIN / "ansible"), "-i", str(self.inventory), limit, "-m", "ping"], settings)
+        return self.ansible([str(BIN / "ansible"), "-i", str(self.inventory), limit, "-m", "ping"], settings)[0]
 
     def actions(self, limit: str, settings: str) -> dict[str, float]:
         """One round of everything, in seconds."""
@@ -120,9 +116,9 @@ class Bench:
         out = {"ping": self.ping(limit, settings)}
         now = f"host:{'serving' if ':' in limit else limit}"
         asked = {"was": "state:bench", "now": now}
-        out["compare"] = self.playbook(books / "compare.yml", asked, "", settings)
-        out["rebuild"] = self.playbook(books / "rebuild.yml", {"state": "bench", "prove": False}, limit, settings)
-        out["site"] = self.playbook(books / "site.yml", {"verify": False}, limit, settings)
+        out["compare"] = self.playbook(books / "compare.yml", asked, "", settings)[0]
+        out["rebuild"] = self.playbook(books / "rebuild.yml", {"state": "bench", "prove": False}, limit, settings)[0]
+        out["site"] = self.playbook(books / "site.yml", {"verify": False}, limit, settings)[0]
         return out
 
 
